@@ -26,7 +26,7 @@ Of a model's risks on the clients' samples, methods take from here
   ``SparseObjective``, ``columns_of``, ``rows_of``, ``design``, ``hessian``, ``smoothness``
 * minibatches without the local solver: ``batches``, ``minibatches``, ``chosen``, ``share_weights``
 * minimisers: ``local_optima`` by a ``Solver`` from a ``Start`` of ``local_starts`` up to the
-  ``usual_tolerance``, and constants of that search
+  ``usual_tolerance``, and constants of that search.
 """
 
 from mpifed.data.base import Description
@@ -81,15 +81,8 @@ from mpifed.models.heads import (
 )
 from mpifed.models.icnn import DenseICNN, PotentialValues
 from mpifed.models.linear import Linear
-from mpifed.models.losses import (
-    CROSS_ENTROPY,
-    HALF_SQUARED,
-    SQUARED,
-    Loss,
-    logistic,
-    own_loss,
-    sigmoid,
-)
+from mpifed.models.loss import Loss, logistic, sigmoid
+from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED, own_loss
 from mpifed.models.modules import ModuleModel, module_model
 from mpifed.models.representations import contrastive, prototyped
 

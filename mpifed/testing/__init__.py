@@ -17,6 +17,7 @@ from mpifed.testing.checks import (
     check_model,
     check_schedule,
     check_server_optimizer,
+    check_surrogate,
     check_topology,
 )
 from mpifed.testing.commands import run_command
@@ -25,6 +26,7 @@ from mpifed.testing.models import make_model
 from mpifed.testing.ranks import played, world
 from mpifed.testing.rounds import Deployed, Rounds, run_rounds
 from mpifed.testing.shelves import find, names
+from mpifed.testing.surrogates import make_surrogate
 
 __all__ = [
     "Deployed",
@@ -38,10 +40,12 @@ __all__ = [
     "check_model",
     "check_schedule",
     "check_server_optimizer",
+    "check_surrogate",
     "check_topology",
     "find",
     "load_dataset",
     "make_model",
+    "make_surrogate",
     "names",
     "played",
     "run_command",

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -75,6 +76,15 @@ def call(words, capture, subcommand: str = "run") -> Outcome:
     capture.readouterr()
     code = run_command([*subcommand.split(), *words])
     return Outcome(code, *capture.readouterr())
+
+
+def checked_refusal(outcome: Outcome, *names: str) -> None:
+    """Check that a command ended with code 2 and one sentence that has these names in it."""
+    assert (outcome.code, outcome.out) == (2, ""), outcome
+    (line,) = outcome.err.splitlines()
+    assert line.startswith("mpifed: ") and line.isprintable() and len(line) < 1000, line
+    assert [name for name in names if name not in line] == [], line
+    assert not re.search(r"[.!] [A-Z]|\.$|Traceback", line.removeprefix("mpifed: ")), line
 
 
 def in_child(

@@ -87,7 +87,11 @@ class Run(Rounds):
 
     @property
     def theta(self):
-        return self.algorithm.parameters(self.s)
+        return self.algorithm.parameters(self.surrogate, self.s)
+
+    @property
+    def surrogate(self):
+        return self.algorithm.surrogate_of(self.state)
 
     def measured(self):
         """What the method measures after this round."""

@@ -39,24 +39,22 @@ def test_the_type_of_its_channel_says_whether_it_needs_a_server(name):
     assert found.exchanges == only[channel]
 
 
-@pytest.mark.parametrize("name", names("algorithms"))
-def test_it_passes_the_common_checks(name):
-    exchanges = ("server", "gossip") if goes_with(name, "gossip") else ("server",)
-    check_passes(name, exchanges[-1:])
+@pytest.mark.parametrize(("name", "exchange"), CASES)
+def test_it_passes_the_common_checks(name, exchange):
+    check_passes(name, exchange, ranks=(3,) if exchange == "gossip" else (2,))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name for name in names("algorithms") if goes_with(name, "server")]
-)
-def test_it_passes_the_common_checks_under_a_server(name):
-    check_passes(name, ("server",), ranks=(2, 5))
+@pytest.mark.parametrize("name", [n for n in names("algorithms") if goes_with(n, "server")])
+def test_it_passes_the_common_checks_on_five_ranks_under_a_server(name):
+    check_passes(name, "server", ranks=(5,))
 
 
-def check_passes(name, exchanges, **options):
-    own = problem(name, "server")
+def check_passes(name, exchange, ranks):
+    own = problem(name, exchange)
     del own["exchange"]
-    check_method(own.pop("algorithm"), own.pop("data"), exchanges=exchanges, **own, **options)
+    method, data = own.pop("algorithm"), own.pop("data")
+    check_method(method, data, exchanges=(exchange,), ranks=ranks, **own)
 
 
 def test_a_resumed_run_goes_on_with_what_it_has_read():

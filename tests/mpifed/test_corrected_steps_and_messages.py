@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from convex import Descent, gossip, quadratics
-from test_corrections import CENTRES, MATRICES, OPTIMUM, D, N, gradients
+from quadratics import CENTRES, MATRICES, OPTIMUM, D, N, gradients
 
 from mpifed.testing import run_rounds
 

@@ -57,7 +57,7 @@ def test_a_mixture_is_learnt_as_centrally_for_any_sharding():
             assert torch.allclose(run.s, runs[0].s, atol=1e-12)
     assert (np.diff(values) <= 1e-12).all()
     theta = Run("fedmm_theta", data_of(np.split(by_first, [50, 170])), MIXTURE, **CONSTANT)
-    theta.begin(runs[0].algorithm.parameters(start)).go(15)
+    theta.begin(runs[0].algorithm.parameters(runs[0].surrogate, start)).go(15)
     assert theta.objective() > runs[0].objective() + 1e-3
 
 
@@ -171,7 +171,9 @@ def test_control_variates_converge_where_without_them_it_stalls():
         ).go(rounds)
         away[rate] = np.linalg.norm(run.theta.numpy() - solution)
         if rate:
-            statistics = run.algorithm.statistics(run.theta, run.clients.shards.train)
+            statistics = run.algorithm.statistics(
+                run.surrogate, run.theta, run.clients.shards.train
+            )
             assert torch.allclose(run.state.variates, statistics - run.s, atol=1e-13)
     assert away[0.2] < 1e-14 and away[0.0] > 1e-3
 
@@ -265,7 +267,7 @@ def test_factorisation_to_the_end_of_each_step_is_fedmm_with_ridge_codes():
         "atom_penalty": 0.2,
     }
     run = Run("fedmm", data, surrogate, **CONSTANT)
-    run.begin(run.algorithm.surrogate.surrogate_of(factorised.state.atoms.flatten()))
+    run.begin(run.surrogate.surrogate_of(factorised.state.atoms.flatten()))
     for _ in range(5):
         factorised.go()
         run.go()

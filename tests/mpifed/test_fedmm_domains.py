@@ -62,9 +62,7 @@ def test_the_twin_stays_where_its_penalty_is_finite(surrogate, targets, compress
     for _ in range(20):
         run.go()
         theta = run.theta
-        assert torch.allclose(
-            run.algorithm.surrogate.project_parameters(theta), theta, rtol=0, atol=1e-12
-        )
+        assert torch.allclose(run.surrogate.project_parameters(theta), theta, rtol=0, atol=1e-12)
         assert np.isfinite(run.objective())
 
 
@@ -143,7 +141,9 @@ def test_what_was_measured_is_what_a_resumed_run_has():
     run = Run("fedmm", data_of(COUNTS), {"name": "poisson", "mean": "measured"}, **CONSTANT)
     run.start_from(known=type(run.state.known)(torch.tensor([9.0]).double()))
     again = run.resumed().advance()
-    assert float(again.state.known.facts) == 9 and again.algorithm.surrogate.mean == 9
+    assert (
+        float(again.state.known.facts) == 9 and again.algorithm.surrogate_of(again.state).mean == 9
+    )
     assert "9" in again.algorithm.remarks(again.state, again.clients, again.exchange)[-1]
 
 
@@ -168,7 +168,7 @@ def test_without_rho_it_is_one_over_the_measured_l(rule, q):
         weights = np.array([len(part) for part in parts]) / sum(map(len, parts))
     run = Run("fedmm", data_of(parts, targets=1), "quadratic", client_weights=rule, **CONSTANT)
     expected = smoothness(parts, weights, 1.0)
-    surrogate = run.algorithm.surrogate
+    surrogate = run.surrogate
     assert surrogate.smoothness == pytest.approx(expected, rel=1e-13)
     assert surrogate.rho == 1 / surrogate.smoothness and not isinstance(run.state.known, Nothing)
     assert f"L = {expected:.6g}" in run.remarks()[-1]
@@ -220,7 +220,7 @@ def test_labels_of_minus_one_and_one_are_those_of_zero_and_one():
     ]
     assert torch.equal(runs[0].s, runs[1].s) and runs[0].objective() == runs[1].objective()
     expected = smoothness(labelled(0.0, 1.0), np.full(4, 0.25), 0.25)
-    assert runs[0].algorithm.surrogate.smoothness == pytest.approx(expected, rel=1e-13)
+    assert runs[0].surrogate.smoothness == pytest.approx(expected, rel=1e-13)
     assert 0 < runs[0].objective() < np.log(2)
 
 

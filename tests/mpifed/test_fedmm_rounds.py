@@ -26,7 +26,7 @@ def shards(n=3, size=6, q=4, seed=0):
 @pytest.mark.parametrize("surrogate", [{"name": "dictionary", "n_atoms": 3}, "gaussian_mixture"])
 def test_both_begin_from_the_same_theta(kind, surrogate):
     run = Run(kind, data_of(shards(q=2)), surrogate, seed=5)
-    first = run.algorithm.surrogate.init(Draws(5, 0).stream("surrogate"))
+    first = run.surrogate.init(Draws(5, 0).stream("surrogate"))
     assert run.theta.numpy() == pytest.approx(first, abs=1e-12)
 
 

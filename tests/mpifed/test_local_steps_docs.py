@@ -22,11 +22,3 @@ def test_the_table_has_every_option_and_its_default(capfd):
     }
     assert len(written) > 5
     assert {name: found.get(name) for name in written} == written
-
-
-def test_a_head_that_the_model_lacks_is_refused(tmp_path, capfd):
-    words = ["digits-fedem", "model=mlp", "algorithm=fedrep", "algorithm.head=[layer.1]"]
-    done = call([*words, "--output", tmp_path / "run"], capfd)
-    assert done.code == 2 and "algorithm.head has 'layer.1'" in done.messages[0]
-    assert "did you mean 'layers.1'?" in done.messages[0]
-    assert not (tmp_path / "run").exists()

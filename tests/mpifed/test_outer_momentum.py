@@ -10,7 +10,7 @@ import pytest
 from convex import Descent, Run, gossip, problem_of, quadratics
 from numpy_mlp import BODY, HEAD, descended, present, regressions
 from personal_runs import COUNTS, gradient, mean, regression
-from test_corrections import CENTRES, MATRICES, D, N, gradients
+from quadratics import CENTRES, MATRICES, D, N, gradients
 
 from mpifed.errors import InputError
 

@@ -5,19 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from convex import gossip, quadratics
-from test_corrections import (
-    CENTRES,
-    MATRICES,
-    OPTIMUM,
-    D,
-    L,
-    N,
-    gradients,
-)
+from quadratics import CENTRES, MATRICES, OPTIMUM, D, N, gradients
 
 from mpifed.method import Draws
 from mpifed.testing import Rounds
 
+L = 4.0
 SEED = 3
 
 
