@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from moves import moved, values
 from on_ranks import SMALL, folder_of, run_on_all
 from scipy.optimize import minimize
-from test_algorithms import CASES, problem
+from small_runs import CASES, problem
 
 from mpifed.errors import Diverged, InputError
 from mpifed.message import ByCoordinates

@@ -12,7 +12,7 @@ from commands import TINY, call
 from commands import rows as metrics_of
 from moves import LINEAR, moved, values
 from on_ranks import SMALL, run, same_after_a_resume, unlike_one_rank_though_resumed
-from test_algorithms import CASES, PLAIN, problem
+from small_runs import CASES, PLAIN, problem
 
 from mpifed import state
 from mpifed.errors import InputError

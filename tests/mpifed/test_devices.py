@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from engine_runs import engine_of
 from pretend_device import OnDevice, pretended
-from test_algorithms import CASES, engine_of
+from small_runs import CASES
 
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
