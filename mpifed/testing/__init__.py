@@ -24,7 +24,7 @@ from mpifed.testing.data import load_dataset
 from mpifed.testing.models import make_model
 from mpifed.testing.ranks import played, world
 from mpifed.testing.rounds import Deployed, Rounds, run_rounds
-from mpifed.testing.shelves import names
+from mpifed.testing.shelves import find_item, names
 from mpifed.testing.surrogates import make_surrogate
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "check_schedule",
     "check_server_optimizer",
     "check_topology",
+    "find_item",
     "load_dataset",
     "make_model",
     "make_surrogate",
