@@ -17,7 +17,7 @@ import numpy as np
 import scipy.optimize
 from scipy.special import expit
 
-from mpifed.testing import Rounds, find, run_rounds
+from mpifed.testing import Rounds, find_item, run_rounds
 
 CLIENTS, DIMENSION = 4, 2
 RATE, STEPS = 0.1, 5
@@ -408,7 +408,7 @@ def rounds_of(method: str, problem: Problem, ranks: int = 1) -> Rounds:
         if method == "sa_ssmm":  # has one client
             clients = [(np.concatenate(problem.x), np.concatenate(problem.y))]
     exchange: Any = "server"
-    if find("algorithm", method).exchanges == ("gossip",):
+    if find_item("algorithm", method).exchanges == ("gossip",):
         exchange = {"name": "gossip", "topology": "complete", "weights": "metropolis_hastings"}
     return run_rounds(
         options, clients, rounds=0, ranks=ranks, model=model, local=local, exchange=exchange

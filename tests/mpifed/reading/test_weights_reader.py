@@ -13,9 +13,11 @@ import torch
 import mpifed
 from mpifed.dataset import Description
 from mpifed.errors import InputError
-from mpifed.testing import find, make_model
+from mpifed.testing import find_item, make_model
 
-mobilenet_v2, resnet18, gpt = (find("model", name) for name in ("mobilenet_v2", "resnet18", "gpt"))
+mobilenet_v2, resnet18, gpt = (
+    find_item("model", name) for name in ("mobilenet_v2", "resnet18", "gpt")
+)
 
 
 def data(n_classes=10, channels=3):
