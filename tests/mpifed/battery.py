@@ -17,7 +17,6 @@ import numpy as np
 import scipy.optimize
 from scipy.special import expit
 
-from mpifed.method import find
 from mpifed.testing import Rounds, run_rounds
 
 CLIENTS, DIMENSION = 4, 2
@@ -357,6 +356,9 @@ METHODS = {
     "sa_ssmm": Entry(pooled, 200, WHOLE_STEPS, surrogate=True),
 }
 
+GOSSIPING = {"d_admm", "fedspd", "kgt", "pfeddst"}
+"""Methods that have no server."""
+
 ELSEWHERE = {
     "l2gd": "hovers around its aim at a distance that falls with the rate",
     "fedbn": "is for networks with normalisation",
@@ -409,7 +411,7 @@ def rounds_of(method: str, problem: Problem, ranks: int = 1) -> Rounds:
         if method == "sa_ssmm":  # has one client
             clients = [(np.concatenate(problem.x), np.concatenate(problem.y))]
     exchange: Any = "server"
-    if find("algorithm", method).exchanges == ("gossip",):
+    if method in GOSSIPING:
         exchange = {"name": "gossip", "topology": "complete", "weights": "metropolis_hastings"}
     return run_rounds(
         options, clients, rounds=0, ranks=ranks, model=model, local=local, exchange=exchange
