@@ -19,7 +19,8 @@ from torch import Tensor
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.layout import Span, mask_of
-from mpifed.models.losses import CROSS_ENTROPY, Loss
+from mpifed.models.loss import Loss
+from mpifed.models.losses import CROSS_ENTROPY
 
 Stepping = Literal["stacked", "one_by_one"]
 Gradient = Callable[[Tensor, Tensor, Tensor], None]

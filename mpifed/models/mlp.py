@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from mpifed.data.base import Description
 from mpifed.models.base import Model, RowGradients
 from mpifed.models.layout import Span, filled, spans_of
-from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, validate_no_sequences
+from mpifed.models.loss import Loss
+from mpifed.models.losses import CROSS_ENTROPY, LossName, loss_for, validate_no_sequences
 
 
 @dataclass(frozen=True)
