@@ -24,6 +24,9 @@ RATE, STEPS = 0.1, 5
 TOLERANCE = 1e-7
 """Largest gap of a coordinate, where a method says nothing else."""
 
+COMPARED = 5
+"""Rounds after which digests of one rank and of four are compared."""
+
 Array = np.ndarray
 
 
@@ -427,7 +430,9 @@ def taken(method: str, problem: Problem) -> Problem:
 def deployed(method: str, rounds: Rounds) -> Array:
     """Return the linear model that each client predicts with."""
     if METHODS[method].surrogate:
-        return np.stack([rounds.algorithm.parameters(rounds.state.surrogate).numpy()] * CLIENTS)
+        state, kind = rounds.state, rounds.algorithm
+        theta = kind.parameters(kind.surrogate_of(state), state.surrogate)
+        return np.stack([theta.numpy()] * CLIENTS)
     models = rounds.deployed
     if models.mixture is None:
         return models.parameters[:, 0]
@@ -450,3 +455,11 @@ def gap(method: str, problem: Problem, rounds: Rounds) -> float:
 def tolerance(method: str, problem: Problem) -> float:
     """Return the largest gap that a method may leave."""
     return LOOSER.get((method, problem.name), TOLERANCE)
+
+
+def final_gap(method: str, problem: Problem) -> float:
+    """Return the gap after the last round of a run whose digest has been compared."""
+    rounds = rounds_of(method, problem).advance(COMPARED)
+    ranks = 1 if method == "sa_ssmm" else 4
+    assert rounds_of(method, problem, ranks).advance(COMPARED).digest == rounds.digest
+    return gap(method, problem, rounds.advance(METHODS[method].rounds - COMPARED))
