@@ -95,6 +95,9 @@ class Linear(Model):
         slopes *= weights.unsqueeze(1)
         return slopes
 
+    def representation(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return x.flatten(1).expand(len(parameters), -1, -1)
+
     def module(self, parameters: Tensor) -> nn.Module:
         """Return one copy as ``Sequential(Flatten, Linear)``; see ``Model.module``."""
 
@@ -107,8 +110,7 @@ class Linear(Model):
 
 
 def linear(data: Description, *, bias: bool = True, loss: LossName = "auto") -> Linear:
-    """Linear predictor: logistic (two classes), softmax, multi-label or least-squares
-    regression.
+    """Linear predictor: logistic, softmax, multi-label or least-squares regression.
 
     Parameters
     ----------

@@ -122,6 +122,12 @@ class Mlp(Model):
         trained = [bool(part.any()) for part in mask.split(sizes)]
         return partial(self.gradient, lowest=trained.index(True)) if any(trained) else self.gradient
 
+    def representation(self, parameters: Tensor, x: Tensor) -> Tensor:
+        if len(self.sizes) == 2:
+            return x.flatten(1).expand(len(parameters), -1, -1)
+        below = Mlp(self.sizes[:-1], self.activation)
+        return self._activate(below.shared_logits(parameters[:, : below.n_parameters], x))
+
     def module(self, parameters: Tensor) -> nn.Module:
         """Return one copy as ``Sequential(Flatten, Linear, ReLU, ..., Linear)``."""
 

@@ -9,7 +9,7 @@ import re
 import pytest
 from commands import call, checked_refusal
 
-from mpifed.method import find
+from mpifed.surrogate import find
 from mpifed.testing import names
 from topologies import FAMILIES, SCHEDULES, WEIGHTS
 
