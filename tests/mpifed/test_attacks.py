@@ -17,8 +17,7 @@ from test_algorithms import CASES, PLAIN, problem
 from mpifed import state
 from mpifed.errors import InputError
 from mpifed.method import Algorithm, Predictor, ServerChannel
-from mpifed.surrogate import find
-from mpifed.testing import run_rounds
+from mpifed.testing import find, run_rounds
 
 NAMED = {"clients": [1, 3]}
 

@@ -13,7 +13,7 @@ from scipy import stats
 from test_aggregation import aggregate, distances, small, updates
 
 from mpifed.dataset import stream
-from mpifed.surrogate import find
+from mpifed.testing import find
 
 shares = st.floats(0.2, 0.49)
 

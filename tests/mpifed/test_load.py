@@ -363,7 +363,7 @@ def test_the_number_of_ranks_changes_nothing(name, tmp_path):
 
 
 OWN = """
-from mpifed.method import find
+from mpifed.surrogate import find
 class Own(find("data", "digits")):
     pass
 """
