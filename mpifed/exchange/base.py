@@ -38,7 +38,7 @@ from mpifed.components.registry import find
 from mpifed.errors import RunError
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.reduction import SparseRows
-from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.clients import Draws, Federation
 from mpifed.federation.options import PrivacyOptions, StepScale
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing
@@ -247,18 +247,18 @@ class Channel(ABC):
         """
         return None
 
-    def rates(self, clients: Clients, rule: StepScale) -> np.ndarray | None:
+    def rates(self, weights: Tensor, rule: StepScale) -> np.ndarray | None:
         """Return factors of the participants' learning rates, float64 (clients,); None for ones.
 
-        Most mixing matrices weigh clients alike, so their rates carry the weights. ``paper``:
-        n_t / n (Marfoq et al. 2021, Alg. 4, line 19), so that gossip follows the server's weighted
-        objective;
-        ``normalised``: T n_t / n, the same with mean one; ``none``: 1, as in the published code.
+        Most mixing matrices weigh clients alike, so their rates carry the ``weights`` n_t / n.
+        ``paper``: n_t / n (Marfoq et al. 2021, Alg. 4, line 19), so that gossip follows the
+        server's weighted objective; ``normalised``: T n_t / n, the same with mean one; ``none``: 1,
+        as in the published code.
         """
         if rule == "none" or not self.shared_is_rows or self.exchange.by_size:
             return None
-        weights = clients.weights.numpy()
-        return weights if rule == "paper" else weights * len(clients.federation.training)
+        n_training = len(self.exchange.federation.training)
+        return weights.numpy() if rule == "paper" else weights.numpy() * n_training
 
     def transformed(self, rows: Tensor, before: Tensor | None = None) -> Tensor:
         """Return ``rows``, updates of ``before`` (or of zero), as the clients send them."""
