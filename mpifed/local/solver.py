@@ -38,9 +38,10 @@ from mpifed.local.minibatches import (
 )
 from mpifed.local.objective import row_norms
 from mpifed.local.optimizers import (
-    RULES,
+    AdamRule,
     Mask,
     Moments,
+    MuonRule,
     OptimizerState,
     Rule,
     SgdRule,
@@ -70,6 +71,14 @@ SCHEDULES: dict[str, Callable[[int, int], float]] = {
     "sqrt": lambda t, R: 1 / math.sqrt(max(t, 1)),
     "linear": lambda t, R: 1 / max(t, 1),
     "cosine": lambda t, R: (1 + math.cos(math.pi * min(t, R) / R)) / 2,
+}
+
+# The update rules by ``local.optimizer``.
+RULES: dict[str, type[Rule]] = {
+    "sgd": SgdRule,
+    "adam": AdamRule,
+    "adamw": AdamRule,
+    "muon": MuonRule,
 }
 
 

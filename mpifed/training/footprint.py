@@ -7,7 +7,7 @@ import torch
 
 from mpifed.config.configuration import Configuration
 from mpifed.federation.clients import Federation
-from mpifed.local.optimizers import RULES
+from mpifed.local.solver import RULES
 from mpifed.method.algorithm import Algorithm
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.modules import ModuleModel

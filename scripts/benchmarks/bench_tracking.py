@@ -18,7 +18,8 @@ def tracker_share() -> None:
     """Percent of a recorded round of the released benchmark that each tracker takes."""
     from mpifed.config.configuration import to_mapping
     from mpifed.errors import InputError
-    from mpifed.tracking import EVERY, TRACKERS, TrackedRun, check_tracker
+    from mpifed.trackers import TrackedRun
+    from mpifed.tracking import EVERY, TRACKERS, check_tracker
     from mpifed.training.callbacks import recorded
 
     made = engine("synthetic-released", **{"data.n_test": 50})

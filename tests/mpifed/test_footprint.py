@@ -10,8 +10,9 @@ import pytest
 import torch
 from on_ranks import SMALL, run
 
-from mpifed.local.optimizers import RULES, unwritten
+from mpifed.local.optimizers import unwritten
 from mpifed.local.options import LocalOptions
+from mpifed.local.solver import RULES
 from mpifed.models.mlp import Mlp
 from mpifed.mpi.communicator import Alone
 from mpifed.training.run_directory import Recorder

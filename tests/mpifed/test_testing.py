@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import mpifed
 import mpifed.testing as harness
@@ -169,3 +170,25 @@ def test_played_ranks_add_and_exchange_as_mpi_does():
         return total.item(), arrived[:, 0].tolist()
 
     assert harness.played(action, 3) == [(3, [10 * i + r for i in range(3)]) for r in range(3)]
+
+
+def test_a_data_set_is_that_of_a_run_on_any_ranks():
+    data = {"name": "synthetic", "n_test": 7, "dimension": 3}
+    dataset = harness.load_dataset(data, clients=4, seed=2)
+    of_run = harness.run_rounds("fedavg", data, clients=4, seed=2)
+    assert harness.run_rounds("fedavg", dataset, seed=2).digest == of_run.digest
+    expected = dataset.load(np.arange(4), torch.float64).train.x
+
+    def on_rank(communicator):
+        clients = np.arange(2) + 2 * communicator.rank
+        shared = harness.load_dataset(data, clients=4, seed=2, communicator=communicator)
+        return shared.load(clients, torch.float64).train.x
+
+    assert torch.equal(torch.cat(harness.played(on_rank, 2)), expected)
+
+
+def test_a_command_ends_with_its_exit_code(capsys):
+    assert harness.run_command(["report", "--help"]) == 0
+    assert "RUN_DIR" in capsys.readouterr().out
+    assert harness.run_command(["run", "synthetic-fedem", "clients=0"]) == 2
+    assert "clients" in capsys.readouterr().err

@@ -15,19 +15,15 @@ from annotated_types import Ge
 
 from mpifed import state
 from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
+from mpifed.message import Adam, Decay, Moments, Rate, averaged_buffers
 from mpifed.method import (
-    Adam,
     Channel,
     Clients,
-    Decay,
     Draws,
     Exchange,
     LocalSolver,
-    Moments,
     Only,
-    Rate,
     Requirement,
-    averaged_buffers,
     to_server,
 )
 from mpifed.model import DenseICNN, Model

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import InputError
-from mpifed.method import Clients, Draws, mean_by_client, train_losses
-from mpifed.model import Model
+from mpifed.method import Clients, Draws
+from mpifed.model import Model, mean_by_client, train_losses
 
 # Largest change of a client's mixture weights at which E-steps on fixed components end.
 CONVERGED = 1e-6

@@ -30,34 +30,33 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from mpifed import state
+from mpifed.dataset import Description, Split
 from mpifed.errors import Diverged, InputError, RunError
+from mpifed.message import ComponentOf, message_variance
 from mpifed.method import (
     Algorithm,
     Channel,
     Clients,
-    ComponentOf,
-    Compressors,
-    Description,
     Draws,
     Exchange,
-    Federation,
     LocalSolver,
     Not,
     Predictor,
     Requirement,
     ServerChannel,
-    Split,
-    batches,
-    checked_section,
-    chosen,
     computed_once,
-    find,
-    message_variance,
     to_server,
     total,
 )
-from mpifed.model import NoModel
-from mpifed.surrogate import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
+from mpifed.model import NoModel, batches, chosen
+from mpifed.surrogate import (
+    LinAlgError,
+    MadeWithTarget,
+    Surrogate,
+    as_surrogate,
+    checked_section,
+    find,
+)
 
 # Exceptions of factorisations, those of torch and those of surrogates.
 FAILURES = (LinAlgError, RunError)
@@ -262,7 +261,7 @@ class FedMM(Algorithm[Channel]):
     )
     aggregates = "sums"
     local_options = ()
-    compressors: ClassVar[Compressors] = "unbiased"
+    compressors: ClassVar[Literal["unbiased", "none"]] = "unbiased"
     tasks = ("unlabelled", "classification", "regression")
     columns: tuple[str, ...] = ("objective", "surrogate_update", "parameter_update")
 
@@ -323,15 +322,16 @@ class FedMM(Algorithm[Channel]):
             self.surrogate = as_surrogate(self.surrogate.knowing(facts))
             stored_facts = StoredFacts(facts) if self.surrogate.waits else stored_facts
         if self.by_samples and exchange.shared_is_rows:
-            self.check_steps(clients.federation)
+            self.check_steps(clients)
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
         begun = exchange.spread(self.first(theta))
         size = self.message_size()
         zeros = torch.zeros(len(clients), size, dtype=torch.float64)
         return FedMMState(begun, begun.clone(), zeros, zeros.new_zeros(size), stored_facts)
 
-    def check_steps(self, federation: Federation) -> None:
+    def check_steps(self, clients: Clients) -> None:
         """Refuse steps gamma n mu_i above 1 of a client under gossip, with mu_i = m_i / m."""
+        federation = clients.federation
         largest = int(federation.n_train[federation.training].max()) * len(federation.training)
         longest = self.gamma(1) * largest / federation.n_train_total
         if longest > 1:
