@@ -113,7 +113,7 @@ def test_the_improvement_of_gradient_steps_on_quadratics():
     local = solver_of(description, clients, lr=0.1, epochs=4)
     start = torch.full((2, 1, 1), 10.0, dtype=torch.float64)
     ones = torch.ones(1, 2, dtype=torch.float64)
-    found, _ = local(start, local.init(2, 1, torch.float64), clients, Draws(0, 1), ones)
+    found, _ = local(start, local.init(2, 1, torch.float64), clients, Draws(0, 1), weights=ones)
     risks = WeightedRisks(local.model, clients, ones, 0.0)
     assert local_improvement(risks, start, found, clients) == pytest.approx(0.9**8, rel=1e-9)
     best = risks.minimisers(start)
