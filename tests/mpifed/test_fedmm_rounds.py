@@ -77,7 +77,7 @@ class Neighbours:
     def broadcast(self, rows):
         return rows
 
-    def rates(self, clients, rule):
+    def rates(self, weights, rule):
         return None
 
     def average(self, rows, weights, before):
