@@ -14,6 +14,7 @@ that look into a model.
   its last layer is given, the ``representation``.
 * Models made from others: ``Derived`` of rows ``Between`` two models, or with ``TwoHeads`` or
   ``HyperHeads``; ``contrastive`` and ``prototyped`` losses of representations.
+* ``merge`` puts plain layers in place of those with low-rank adapters.
 * ``logistic`` and ``sigmoid`` functions that round alike everywhere.
 
 Of a model's risks on the clients' samples, methods take from here
@@ -25,7 +26,7 @@ Of a model's risks on the clients' samples, methods take from here
   ``SparseObjective``, ``columns_of``, ``rows_of``, ``design``, ``hessian``, ``smoothness``
 * minibatches without the local solver: ``batches``, ``minibatches``, ``chosen``, ``share_weights``
 * minimisers: ``local_optima`` by a ``Solver`` from a ``Start`` of ``local_starts`` up to the
-  ``usual_tolerance``, and constants of that search
+  ``usual_tolerance``, and constants of that search.
 """
 
 from mpifed.data.base import Description
@@ -65,6 +66,7 @@ from mpifed.local.scoring import (
     train_losses,
     train_risks,
 )
+from mpifed.models.adapters import merge
 from mpifed.models.base import Model, NoModel, Parametrised
 from mpifed.models.heads import (
     Between,
@@ -79,15 +81,8 @@ from mpifed.models.heads import (
 )
 from mpifed.models.icnn import DenseICNN, PotentialValues
 from mpifed.models.linear import Linear
-from mpifed.models.losses import (
-    CROSS_ENTROPY,
-    HALF_SQUARED,
-    SQUARED,
-    Loss,
-    logistic,
-    own_loss,
-    sigmoid,
-)
+from mpifed.models.loss import Loss, logistic, sigmoid
+from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED, own_loss
 from mpifed.models.modules import ModuleModel, module_model
 from mpifed.models.representations import contrastive, prototyped
 
@@ -133,6 +128,7 @@ __all__ = [
     "local_starts",
     "logistic",
     "mean_by_client",
+    "merge",
     "minibatches",
     "module_model",
     "normalisation_layers",

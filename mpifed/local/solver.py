@@ -461,7 +461,7 @@ class LocalSolver:
     epochs_field : str
         Where the epochs come from, for messages.
     step_scale : {'paper', 'normalised', 'none'}
-        How rates depend on a client's share of the samples under gossip; see ``Channel.rates``.
+        How rates depend on a client's share of the samples under gossip; see ``Exchange.rates``.
 
     Attributes
     ----------

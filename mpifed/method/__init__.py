@@ -30,7 +30,7 @@ For some families of methods:
 * ``starting_point``, a first model of zeros or ones; ``label_sums`` and ``new_prototypes`` of
   representations
 * another run's results: ``stored_configuration``, ``stored_state``, ``plain``
-* ``heartbeat`` of a long computation
+* ``heartbeat`` of a long computation.
 """
 
 from mpifed.components.registry import plain

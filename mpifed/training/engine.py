@@ -282,7 +282,7 @@ class Engine:
             if last or self.round % configuration.evaluation.every == 0:
                 self.evaluate(recorder, progress)
             if last or stopping or is_due or self.round % configuration.checkpoint.every == 0:
-                self._checkpoint(directory, recorder)
+                self.checkpoint(directory, recorder.metrics if recorder else "")
             if progress is not None:
                 progress.round(self.round)
             if stopping and not last:
@@ -430,7 +430,8 @@ class Engine:
             row[EPSILON] = self.accountant(self.round)
         return row, evaluation.results, learnt
 
-    def _checkpoint(self, directory: Path, recorder: Recorder | None) -> None:
+    def checkpoint(self, directory: Path, metrics: str) -> None:
+        """Begin to write a checkpoint into a run directory, with the rows of metrics so far."""
         self._saved = time.perf_counter()
         with self.clock.measure("checkpoint"):
             setup, data = self.setup, self.setup.dataset.description
@@ -439,7 +440,7 @@ class Engine:
                 self.seed,
                 setup.horizon,
                 to_mapping(setup.configuration),
-                recorder.metrics if recorder else "",
+                metrics,
                 dict(vars(setup.exchange.ledger)),
                 {**self.clock.seconds, "total": self.elapsed},
                 None if isinstance(data, ProblemDescription) else data,

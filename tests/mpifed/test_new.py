@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -10,17 +11,29 @@ from pathlib import Path
 
 import pytest
 
-from mpifed.new.__main__ import KINDS, main
+from mpifed.testing import run_command
+
+KINDS = (
+    *("method", "model", "data", "schedule", "topology", "compressor", "attack"),
+    *("server_optimizer", "loss"),
+)
 
 
 def files(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
+def test_every_kind_of_the_help_is_tried(capsys) -> None:
+    assert run_command(["new", "--help"]) == 0
+    listed = capsys.readouterr().out.partition("kinds:\n")[2].partition("\n\n")[0]
+    assert [line.split()[0] for line in listed.splitlines()] == [*KINDS]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_files_are_written_and_python_reads_them(kind, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([kind, "my_own"]) == 0
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the command adds its directory
+    assert run_command(["new", kind, "my_own"]) == 0
     assert files(tmp_path) == ["my_own.py", "test_my_own.py"]
     for name in files(tmp_path):
         text = (tmp_path / name).read_text()
@@ -30,11 +43,20 @@ def test_two_files_are_written_and_python_reads_them(kind, tmp_path, monkeypatch
     assert "python -m mpifed.run" in said and "python -m pytest test_my_own.py" in said
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "loss"])
+def test_what_is_written_passes_the_common_checks(kind, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run_command(["new", kind, f"own_{kind}"]) == 0
+    importlib.import_module(f"test_own_{kind}").test_it_passes_the_common_checks()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written_runs_and_passes_its_test(kind, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([kind, "my_own"]) == 0
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the command adds its directory
+    assert run_command(["new", kind, "my_own"]) == 0
     (command,) = re.findall(r"python -m (mpifed\.run .*)", capsys.readouterr().out)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for words in (

@@ -11,38 +11,43 @@ import torch
 
 import mpifed
 import mpifed.testing as harness
-from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.exchange import compression, server_optimizers
-from mpifed.exchange.aggregation import ByCoordinates, Median
-from mpifed.exchange.attacks import SignFlip
-from mpifed.exchange.collusion import Colluding
+from mpifed.message import ByCoordinates, Colluding
+from mpifed.method import find
+
+FedAvg, Identity, Sign = (
+    find("algorithm", "fedavg"),
+    find("compression", "identity"),
+    find("compression", "sign"),
+)
+Median, SignFlip = find("aggregator", "median"), find("attack", "sign_flip")
+Sgd = find("server_optimizer", "sgd")
 
 REGRESSION = [([[1.0]], [0.0]), ([[1.0]], [4.0])]
 HALF_SQUARED = {"name": "linear", "bias": False, "loss": "half_squared"}
 
 
-class Halved(compression.Identity):
+class Halved(Identity):
     """Half of every number, which claims to be unbiased."""
 
     def __call__(self, rows, draws, ids, purpose="compression"):
         return rows / 2
 
 
-class TooClose(compression.Sign):
+class TooClose(Sign):
     """Signs, which claim to lose next to nothing."""
 
     def contraction(self, size):
         return 0.999
 
 
-class InPlace(compression.Identity):
+class InPlace(Identity):
     """A compressor that writes into the rows."""
 
     def __call__(self, rows, draws, ids, purpose="compression"):
         return rows.mul_(1 + 1e-3)
 
 
-class Together(compression.Identity):
+class Together(Identity):
     """A compressor that scales by all clients' numbers."""
 
     def __call__(self, rows, draws, ids, purpose="compression"):
@@ -77,7 +82,7 @@ class Nearby(Colluding):
         return -seen.updates.sum(0)
 
 
-class Drifts(server_optimizers.Sgd):
+class Drifts(Sgd):
     """A server that moves by itself."""
 
     def step(self, mean, state):

@@ -8,7 +8,7 @@ section 7.2 (``mpifed.algorithms.fedmm.fedmm_ot``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import torch
 from annotated_types import Ge
@@ -89,7 +89,7 @@ class FedAdam(FedAvg):
         cycle: Literal["fwd", "both"] = "fwd",
         pretraining: Annotated[int, Ge(0)] = 5000,
     ) -> None:
-        super().__init__(model, local)
+        super().__init__(cast(Model, model), local)
         self.adam = Adam(
             lr=server_lr, beta1=beta1, beta2=beta2, tau=tau, bias_correction=bias_correction
         )

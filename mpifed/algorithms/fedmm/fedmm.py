@@ -254,10 +254,8 @@ class FedMM(Algorithm[Channel]):
             {"algorithm:exchanges": Not(()), "exchange": "gossip"},
         ),
         Requirement({"data:fresh": Not(None)}, "which draws samples", {"algorithm.online": True}),
-        Requirement(
-            {"device": ("auto", "cpu"), "participation.late": "miss"},
-            "which computes on the CPU, and takes no steps that could be cut",
-        ),
+        Requirement({"device": ("auto", "cpu")}, "which computes on the CPU"),
+        Requirement({"participation.late": "miss"}, "which takes no steps that could be cut"),
     )
     aggregates = "sums"
     local_options = ()
@@ -311,18 +309,19 @@ class FedMM(Algorithm[Channel]):
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FedMMState:
-        surrogate, known = self.surrogate, state.Nothing()
+        surrogate = self.surrogate
+        stored_facts: StoredFacts | state.Nothing = state.Nothing()
         if surrogate.fact_blocks:
             facts = self.facts(clients)
             surrogate = as_surrogate(surrogate.knowing(facts))
-            known = StoredFacts(facts) if surrogate.waits else known
+            stored_facts = StoredFacts(facts) if surrogate.waits else stored_facts
         if self.by_samples and exchange.shared_is_rows:
             self.check_steps(clients)
         theta = torch.from_numpy(surrogate.init(draws.stream("surrogate")))
         begun = exchange.spread(self.first(surrogate, theta))
         size = self.message_size()
         zeros = torch.zeros(len(clients), size, dtype=torch.float64)
-        return FedMMState(begun, begun.clone(), zeros, zeros.new_zeros(size), known)
+        return FedMMState(begun, begun.clone(), zeros, zeros.new_zeros(size), stored_facts)
 
     def facts(self, clients: Clients) -> Tensor:
         """Return what the surrogate asks of all data; collective."""
