@@ -1,8 +1,41 @@
-"""The names of the items that are shipped."""
+"""The items that are shipped: their names, and themselves."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from mpifed.components import registry
 from mpifed.config.listing import listed_records
+
+
+def find(section: str, name: str) -> Callable[..., Any]:
+    """Return an item, to look at what it declares or to derive a changed one.
+
+    Parameters
+    ----------
+    section : str
+        The section of a configuration that names it: ``algorithm``, ``data``, ``model``,
+        ``compression``, ``correction``, ``aggregator``, ``attack``, ``surrogate`` and others.
+    name : str
+        Its name, or ``module:object`` of one of your own.
+
+    Returns
+    -------
+    type or callable
+        The class, or the function that makes the item.
+
+    Raises
+    ------
+    InputError
+        If there is no such item.
+
+    Examples
+    --------
+    >>> find("compression", "top_k")(k=2).contraction(8)
+    0.25
+    """
+    return registry.find(section, name)
 
 
 def names(kind: str) -> list[str]:

@@ -17,8 +17,7 @@ import numpy as np
 import scipy.optimize
 from scipy.special import expit
 
-from mpifed.method import find
-from mpifed.testing import Rounds, run_rounds
+from mpifed.testing import Rounds, find, run_rounds
 
 CLIENTS, DIMENSION = 4, 2
 RATE, STEPS = 0.1, 5

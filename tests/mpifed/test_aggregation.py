@@ -17,8 +17,7 @@ from test_algorithms import CASES, problem
 
 from mpifed.errors import Diverged, InputError
 from mpifed.message import ByCoordinates
-from mpifed.method import find
-from mpifed.testing import names, run_rounds, world
+from mpifed.testing import find, names, run_rounds, world
 
 ROBUST = {name: {} for name in names("aggregators") if name != "mean"}
 ROBUST["krum"] = {"byzantine": 0.2, "selected": 2}

@@ -16,8 +16,8 @@ from test_algorithms import CASES, PLAIN, problem
 
 from mpifed import state
 from mpifed.errors import InputError
-from mpifed.method import Algorithm, Predictor, ServerChannel, find
-from mpifed.testing import run_rounds
+from mpifed.method import Algorithm, Predictor, ServerChannel
+from mpifed.testing import find, run_rounds
 
 NAMED = {"clients": [1, 3]}
 

@@ -21,9 +21,9 @@ from mypy import api
 import mpifed
 from mpifed import __version__
 from mpifed.errors import InputError
-from mpifed.method import Channel, Exchange, ServerChannel, find
+from mpifed.method import Channel, Exchange, ServerChannel
 from mpifed.model import Model, NoModel
-from mpifed.testing import names, run_command, run_rounds, world
+from mpifed.testing import find, names, run_command, run_rounds, world
 
 SMALL = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in TINY[1:])}
 

@@ -9,8 +9,7 @@ import re
 import pytest
 from commands import call, checked_refusal
 
-from mpifed.method import find
-from mpifed.testing import names
+from mpifed.testing import find, names
 from topologies import FAMILIES, SCHEDULES, WEIGHTS
 
 LISTS = {

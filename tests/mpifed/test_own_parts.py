@@ -14,8 +14,8 @@ from commands import call, launch
 from mpifed.dataset import Dataset, Description, Shards, Split
 from mpifed.errors import InputError
 from mpifed.message import Attack, ByCoordinates, Only, Requirement
-from mpifed.method import Algorithm, ServerChannel, find
-from mpifed.testing import run_rounds
+from mpifed.method import Algorithm, ServerChannel
+from mpifed.testing import find, run_rounds
 
 FedAvg, Identity = find("algorithm", "fedavg"), find("compression", "identity")
 Plain = find("correction", "none")

@@ -12,7 +12,7 @@ import torch
 import mpifed
 import mpifed.testing as harness
 from mpifed.message import ByCoordinates, Colluding
-from mpifed.method import find
+from mpifed.testing import find
 
 FedAvg, Identity, Sign = (
     find("algorithm", "fedavg"),
