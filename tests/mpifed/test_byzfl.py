@@ -12,7 +12,8 @@ from moves import moved, values
 from scipy import stats
 from test_aggregation import aggregate, distances, small, updates
 
-from mpifed.method import find, stream
+from mpifed.dataset import stream
+from mpifed.method import find
 
 shares = st.floats(0.2, 0.49)
 
