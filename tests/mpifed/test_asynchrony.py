@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from engine_runs import engine_of, prepared
 from on_ranks import same_after_a_resume, unlike_one_rank
-from test_algorithms import PLAIN, engine_of, mixes_as_given, prepared
+from small_runs import PLAIN, mixes_as_given
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.tables import ALGORITHMS

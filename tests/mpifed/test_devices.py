@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from engine_runs import engine_of
 from pretend_device import OnDevice, pretended
-from test_algorithms import CASES, engine_of
+from small_runs import CASES
 
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
@@ -157,7 +158,7 @@ def test_a_checkpoint_is_read_onto_the_device(name, tmp_path):
     with pretended():
         engine = rounds(name, "server", "cuda", 1)
         record = SimpleNamespace(metrics="round\n")
-        engine._checkpoint(tmp_path, record)
+        engine.checkpoint(tmp_path, record)
         engine.writer.finish()
         path = checkpoint.path_of(tmp_path / "checkpoints", 1)
         again = engine_of(name, "server", device="cuda")
