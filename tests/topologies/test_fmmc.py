@@ -15,6 +15,7 @@ from topologies import (
     mixing_matrix,
     slem,
 )
+from topologies.weights import fastest_mixing
 
 GAP_FLOOR = 1e-11
 """The least gap that is asked for, that of rounding."""
@@ -239,3 +240,13 @@ def test_a_tolerance_below_rounding_ends_at_the_floor(self_loops):
     assert result.status == "rounding"
     assert result.slem - result.lower_bound <= GAP_FLOOR
     assert result.certified_gap > 1e-15
+
+
+def test_a_look_between_two_checks_ends_with_a_certificate(monkeypatch):
+    graph = er(100, seed=0)
+    usual = fmmc(graph)
+    monkeypatch.setattr(fastest_mixing, "LARGE", 2)
+    sooner = fmmc(graph)
+    assert sooner.iterations == usual.iterations - 5
+    assert sooner.certified_gap <= 1e-4
+    assert abs(sooner.slem - usual.slem) <= 1e-4 * usual.slem
