@@ -1,41 +1,11 @@
-"""The items that are shipped: their names, and themselves."""
+"""The items that are shipped: their names, and what an own one derives from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from mpifed.components import registry
+from mpifed.components.registry import find
 from mpifed.config.listing import listed_records
-
-
-def find(section: str, name: str) -> Callable[..., Any]:
-    """Return an item, to look at what it declares or to derive a changed one.
-
-    Parameters
-    ----------
-    section : str
-        The section of a configuration that names it: ``algorithm``, ``data``, ``model``,
-        ``compression``, ``correction``, ``aggregator``, ``attack``, ``surrogate`` and others.
-    name : str
-        Its name, or ``module:object`` of one of your own.
-
-    Returns
-    -------
-    type or callable
-        The class, or the function that makes the item.
-
-    Raises
-    ------
-    InputError
-        If there is no such item.
-
-    Examples
-    --------
-    >>> find("compression", "top_k")(k=2).contraction(8)
-    0.25
-    """
-    return registry.find(section, name)
 
 
 def names(kind: str) -> list[str]:
@@ -63,3 +33,33 @@ def names(kind: str) -> list[str]:
     ['server', 'gossip']
     """
     return [record["name"] for record in listed_records(kind)]
+
+
+def find_item(kind: str, name: str) -> Any:
+    """Return the class or function of an item, to derive an own one from it or to compare with.
+
+    Parameters
+    ----------
+    kind : str
+        Where a configuration names it: ``algorithm``, ``data``, ``model``, ``exchange``,
+        ``compression``, ``correction``, ``aggregator``, ``attack`` or ``server_optimizer``.
+    name : str
+        The name, or ``module:object``.
+
+    Returns
+    -------
+    type or callable
+        What makes the item.
+
+    Raises
+    ------
+    InputError
+        If there is no item of this name.
+
+    Examples
+    --------
+    >>> class Half(find_item("compression", "identity")):
+    ...     def __call__(self, rows, draws, ids, purpose="compression"):
+    ...         return rows / 2
+    """
+    return find(kind, name)

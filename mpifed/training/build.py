@@ -13,14 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
-from mpifed.components.tables import ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.config.requirements import fits_gpu
 from mpifed.data.base import SPLITS, Dataset, Description, Shards, Split, SplitName
@@ -47,10 +46,9 @@ from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
 from mpifed.local.objective import HeldOutRisks
 from mpifed.local.solver import LocalSolver
-from mpifed.method.algorithm import Algorithm, algorithm_class
+from mpifed.method.algorithm import Algorithm, algorithm_class, algorithm_classes
 from mpifed.method.checks import check_rows, check_state
 from mpifed.models.base import Model, Parametrised
-from mpifed.models.icnn import DenseICNN
 from mpifed.models.losses import loss_for
 from mpifed.models.modules import ModuleModel, module_model, seeded, with_shapes
 from mpifed.mpi.communicator import Communicator
@@ -82,10 +80,8 @@ def make_algorithm(
     """Return the algorithm of a run, with a solver of its own."""
     longest = int(description.n_train.max())
     solver = LocalSolver(model, configuration.local, horizon, longest, device)
-    name = configuration.algorithm.name
-    if isinstance(model, DenseICNN):
-        name = ON_TRANSPORT.get(name, name)
-    method: Callable[..., Algorithm] = algorithm_class(name)
+    kinds = algorithm_classes(configuration.algorithm.name)
+    method: Callable[..., Algorithm] = next(k for k in kinds if isinstance(model, k.model_type()))
     return method(model, solver, **configuration.algorithm.options)
 
 
@@ -263,9 +259,7 @@ def _takes_data(function: Callable[..., Any]) -> bool:
     return False
 
 
-def make_model(
-    configuration: Configuration, description: Description, method: type[Algorithm]
-) -> Model:
+def make_model(configuration: Configuration, description: Description) -> Model:
     """Return the model of a run."""
     name = configuration.model.name
     function = find("model", name)
@@ -296,13 +290,14 @@ def make_model(
             f"local.autocast is '{configuration.local.autocast}', but model '{name}' is computed "
             "by formulas of its own; allowed with networks (torch modules)"
         )
-    allowed = method.model_type() if isinstance(built, Parametrised) else Model | torch.nn.Module
-    if not isinstance(built, allowed):
-        kinds = get_args(allowed) or (allowed,)
+    kinds = [method.model_type() for method in algorithm_classes(configuration.algorithm.name)]
+    if not isinstance(built, Parametrised):
+        kinds = [Model, torch.nn.Module]
+    if not isinstance(built, tuple(kinds)):
         raise InputError(
             f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
             f"'{configuration.algorithm.name}' needs a "
-            f"{' or '.join(kind.__name__ for kind in kinds)}"
+            f"{' or '.join(getattr(kind, '__name__', str(kind)) for kind in kinds)}"
         )
     # A model that does not predict reaches only methods that ask for it by a parameter of its type.
     return cast(Model, built)
@@ -537,7 +532,6 @@ def make(
             "samples of its own; evaluation.validation_fraction holds some of the training out"
         )
     unseen = draw_unseen(n_clients, configuration.evaluation.unseen_fraction, configuration.seed)
-    method = algorithm_class(configuration.algorithm.name)
     exchanging, options = exchanging_of(configuration)
     n_training = int((~unseen).sum())
     begins = stored is None
@@ -563,7 +557,7 @@ def make(
     _check_samples(configuration, federation, dataset)
     hostile, dataset = attacked(configuration, federation, dataset)
     with enough_memory(f"the model {configuration.model.name} with such options"):
-        model = make_model(configuration, description, method)
+        model = make_model(configuration, description)
     device = choose_device(configuration.device, fits_gpu(configuration), communicator)
     configuration = with_stepping(configuration, model, device)
     check_memory(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpifed.errors import InputError
-from mpifed.testing import find, names, run_rounds
+from mpifed.testing import find_item, names, run_rounds
 
 PLAIN = {
     "clients": 4,
@@ -63,7 +63,7 @@ def problem(name, exchange):
 
 
 def goes_with(name, exchange):
-    return exchange in (find("algorithm", name).exchanges or ("server", "gossip"))
+    return exchange in (find_item("algorithm", name).exchanges or ("server", "gossip"))
 
 
 def mixes_as_given(name):

@@ -12,7 +12,7 @@ from on_ranks import SMALL, unlike_one_rank_though_resumed
 from small_runs import CASES, NEVER_CUT_SHORT, goes_with, problem, refused, rounds_of
 
 from mpifed.method import Algorithm, Channel, GossipChannel, ServerChannel
-from mpifed.testing import check_method, find, names, run_rounds
+from mpifed.testing import check_method, find_item, names, run_rounds
 
 RING = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
 every_algorithm = pytest.mark.parametrize("name", names("algorithms"))
@@ -20,7 +20,7 @@ every_algorithm = pytest.mark.parametrize("name", names("algorithms"))
 
 @every_algorithm
 def test_it_says_what_it_is_and_where_it_is_from(name):
-    found = find("algorithm", name)
+    found = find_item("algorithm", name)
     assert re.match(r"[\w+-]+(:|;| ).{10,}\.$", found.__doc__.strip().split("\n")[0])
     where = [inspect.getmodule(kind).__doc__ for kind in found.__mro__ if kind is not Algorithm]
     sources = re.findall(r"\(?(?:19|20)\d\d\b", " ".join([found.__doc__, *filter(None, where)]))
@@ -29,7 +29,7 @@ def test_it_says_what_it_is_and_where_it_is_from(name):
 
 @every_algorithm
 def test_the_type_of_its_channel_says_whether_it_needs_a_server(name):
-    found = find("algorithm", name)
+    found = find_item("algorithm", name)
     channel = typing.get_type_hints(found.round)["channel"]
     if isinstance(channel, typing.TypeVar):
         # The base class leaves it open, and the class itself says which.
@@ -66,7 +66,7 @@ def test_a_resumed_run_goes_on_with_what_it_has_read():
 
 @every_algorithm
 def test_it_does_what_it_declares_and_refuses_the_rest(name):
-    found = find("algorithm", name)
+    found = find_item("algorithm", name)
     for exchange in ("server", "gossip"):
         assert refused(name, exchange) == (not goes_with(name, exchange))
     home = "server" if goes_with(name, "server") else "gossip"

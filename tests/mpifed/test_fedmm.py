@@ -7,7 +7,7 @@ from fedmm_runs import Run, data_of
 
 from mpifed.message import Compressor
 from mpifed.method import Draws
-from mpifed.testing import find
+from mpifed.testing import find_item
 
 
 def columns(*values):
@@ -90,7 +90,7 @@ def test_the_quadratic_surrogate_is_gradient_descent():
 
 def test_with_random_sparsification_it_is_diana_step_by_step():
     parts, rho, gamma, rate = least_squares(), 0.05, 0.4, 0.2
-    compressor = find("compression", "rand_k")(k=2)
+    compressor = find_item("compression", "rand_k")(k=2)
     run = Run(
         "fedmm",
         data_of(parts, targets=1),
@@ -118,7 +118,7 @@ class Gate(Compressor):
     present = np.zeros(0, int)
 
     def __init__(self, *, p: float) -> None:
-        self.inner, self.p = find("compression", "rand_k")(k=2), p
+        self.inner, self.p = find_item("compression", "rand_k")(k=2), p
 
     def omega(self, size):
         return (self.inner.omega(size) + 1) / self.p - 1

@@ -11,7 +11,7 @@ from test_fedmm import CONSTANT, MIXTURE, blobs, least_squares
 from mpifed.errors import Diverged, InputError, RunError
 from mpifed.state import Nothing
 from mpifed.surrogate import client_means
-from mpifed.testing import find
+from mpifed.testing import find_item
 
 FEW = {"name": "bernoulli", "p": 0.3}
 LOSSY = ("quantise", {"bits": 3})
@@ -66,7 +66,7 @@ def test_the_twin_stays_where_its_penalty_is_finite(surrogate, targets, compress
         assert np.isfinite(run.objective())
 
 
-RemarkOne = type(find("surrogate", "remark_one")(Samples([np.ones((1, 1))]).description))
+RemarkOne = type(find_item("surrogate", "remark_one")(Samples([np.ones((1, 1))]).description))
 
 
 class Fragile(RemarkOne):

@@ -10,7 +10,7 @@ from fedmm_runs import Problem, Run, Unequal, data_of
 
 import mpifed
 from mpifed.method import Draws
-from mpifed.testing import find
+from mpifed.testing import find_item
 
 RHO, GAMMA = 0.1, 0.3
 MIXTURE = {"name": "gaussian_mixture", "components": 2}
@@ -247,7 +247,7 @@ def test_the_objective_on_test_samples_is_that_of_the_clients_that_have_any(weig
 
 def test_without_test_samples_there_is_no_such_column():
     run = Run("fedmm", data_of(shards_of_measures(), targets=1), L1)
-    columns = find("algorithm", "fedmm").columns
+    columns = find_item("algorithm", "fedmm").columns
     assert run.algorithm.columns == columns and set(run.go().measured()) == set(columns)
 
 

@@ -12,15 +12,15 @@ import torch
 import mpifed
 import mpifed.testing as harness
 from mpifed.message import ByCoordinates, Colluding
-from mpifed.testing import find
+from mpifed.testing import find_item
 
 FedAvg, Identity, Sign = (
-    find("algorithm", "fedavg"),
-    find("compression", "identity"),
-    find("compression", "sign"),
+    find_item("algorithm", "fedavg"),
+    find_item("compression", "identity"),
+    find_item("compression", "sign"),
 )
-Median, SignFlip = find("aggregator", "median"), find("attack", "sign_flip")
-Sgd = find("server_optimizer", "sgd")
+Median, SignFlip = find_item("aggregator", "median"), find_item("attack", "sign_flip")
+Sgd = find_item("server_optimizer", "sgd")
 
 REGRESSION = [([[1.0]], [0.0]), ([[1.0]], [4.0])]
 HALF_SQUARED = {"name": "linear", "bias": False, "loss": "half_squared"}

@@ -44,19 +44,14 @@ from mpifed.method import (
     Predictor,
     Requirement,
     ServerChannel,
+    checked_section,
     computed_once,
+    find,
     to_server,
     total,
 )
 from mpifed.model import NoModel, batches, chosen
-from mpifed.surrogate import (
-    LinAlgError,
-    MadeWithTarget,
-    Surrogate,
-    as_surrogate,
-    checked_section,
-    find,
-)
+from mpifed.surrogate import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
 
 # Exceptions of factorisations, those of torch and those of surrogates.
 FAILURES = (LinAlgError, RunError)
@@ -369,7 +364,7 @@ class FedMM(Algorithm[Channel]):
         oracle = self.oracle(surrogate, start, theta, clients, draws)
         weights = self.weights(clients)
         if not isinstance(channel, ServerChannel):
-            scale = channel.rates(clients, "normalised" if self.by_samples else "none")
+            scale = channel.rates(clients.weights, "normalised" if self.by_samples else "none")
             size = gamma if scale is None else gamma * torch.from_numpy(scale)[:, None]
             moved = self.project(surrogate, start + size * (oracle - start))
             mixed = channel.average(moved, weights, before=state.surrogate)

@@ -33,7 +33,7 @@ from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED
-from mpifed.testing import find, load_dataset
+from mpifed.testing import find_item, load_dataset
 from mpifed.training import evaluation
 
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ def test_pfedme_is_federated_surrogate_optimisation(make_clients):
     local = solver_of(description, clients, lr=0.1, batch_size=16)
     options = {"pfedme_lambda": strength, "pfedme_eta": eta, "inner_steps": 20}
     method, server = (
-        find("algorithm", "pfedme")(local.model, local, **options),
+        find_item("algorithm", "pfedme")(local.model, local, **options),
         Server(clients.federation, 0),
     )
     on_surrogate = solver_of(description, clients, lr=eta, batch_size=16)
@@ -134,7 +134,7 @@ def test_one_client_with_exact_m_steps_is_centralised_em(make_clients):
     local = solver_of(description, clients, weight_decay=0.02)
     options = {"n_components": 2, "local_solver": "newton", "mixture_init": "uniform"}
     method, server = (
-        find("algorithm", "fedem")(local.model, local, **options),
+        find_item("algorithm", "fedem")(local.model, local, **options),
         Server(clients.federation, 0),
     )
     state = method.init(clients, server, Draws(0, 0), torch.float64)

@@ -10,7 +10,7 @@ from convex import Run
 from least_squares import LeastSquares
 
 from mpifed.method import Draws
-from mpifed.testing import find
+from mpifed.testing import find_item
 
 
 def validated(problem):
@@ -65,7 +65,7 @@ def test_rounds_are_those_of_numpy(with_validation):
 
 def test_the_best_are_asked_for_but_for_some_at_random():
     """Client 3's own model is always there, and counts among those it does not ask for."""
-    method = find("algorithm", "fedfomo")
+    method = find_item("algorithm", "fedfomo")
     gains = np.tile([5.0, 1.0, 4.0, 9.0, -2.0, 3.0], (1, 1))
     clients = SimpleNamespace(ids=np.array([3]))
     made = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from convex import Run, gossip, two_quadratics
 
-from mpifed.testing import find, names
+from mpifed.testing import find_item, names
 
 FIVE = {"lr": 0.1, "epochs": 5}
 ONE = {"lr": 0.1}
@@ -86,13 +86,13 @@ ELSEWHERE = {
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_ends_in_its_closed_form(name):
     local, options, rounds, expected = METHODS[name]
-    gossips = find("algorithm", name).exchanges == ("gossip",)
+    gossips = find_item("algorithm", name).exchanges == ("gossip",)
     exchange = gossip(topology="complete") if gossips else "server"
     run = Run(name, two_quadratics(), local=local, exchange=exchange, **options)
     assert run.go(rounds).models()[:, 0] == pytest.approx(expected, rel=1e-8, abs=1e-8)
 
 
 def test_every_method_that_learns_regressions_is_among_them():
-    kinds = {name: find("algorithm", name) for name in names("algorithms")}
+    kinds = {name: find_item("algorithm", name) for name in names("algorithms")}
     learn = {n for n, kind in kinds.items() if kind.uses_model() and "regression" in kind.tasks}
     assert learn - {*ELSEWHERE, "fedmm_ot"} == {*METHODS}
