@@ -134,8 +134,9 @@ def test_the_mean_as_it_is_is_no_optimizer():
         ({"exchange": "gossip"}, "exchange"),
         *(
             ({"method": name}, f"algorithm is '{name}'.*allowed: .*fedavg")
-            for name in ("ifca", "fedadam", "local")
+            for name in ("ifca", "local")
         ),
+        ({"method": "fedadam"}, "server_optimizer.* algorithm is 'fedadam'"),
         ({"method": {"name": "fedem", "restarts": 2}}, "server_optimizer"),
     ],
 )
