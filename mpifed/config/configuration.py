@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import yaml
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 
 from mpifed.components.registry import (
     Section,
@@ -25,6 +25,7 @@ from mpifed.config.experiments import DEFAULTS, as_data_file, with_overrides
 from mpifed.config.experiments import experiment_names as experiment_names
 from mpifed.config.experiments import parse_overrides as parse_overrides
 from mpifed.config.experiments import read_experiment as read_experiment
+from mpifed.config.options import CheckpointOptions, EvaluationOptions, StorageOptions
 from mpifed.config.requirements import check_together
 from mpifed.errors import InputError, closest
 from mpifed.federation import participation
@@ -52,8 +53,6 @@ RETIRED = {
     "storage.state": "states of clients are in memory, of which more ranks on more nodes have more",
 }
 
-# Weights of averages over clients, see ``EvaluationOptions``.
-ClientWeights = Literal["scored", "train", "uniform"]
 T = TypeVar("T")
 
 # Most threads of a rank; OpenMP ends a process in which it cannot start as many as asked for.
@@ -85,81 +84,6 @@ def arithmetic_of(stored: Mapping[str, Any]) -> list[list[int]]:
     """Return the first round of each version of the arithmetic, and it, of a stored run."""
     held = stored.get("arithmetic", 1)
     return held if isinstance(held, list) else [[1, held]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
-    """The section ``evaluation``: when clients are scored, and on what.
-
-    Parameters
-    ----------
-    every : int
-        Rounds between evaluations. Round 0 and the last round are evaluated as well.
-    unseen_fraction : float
-        Share of the clients that take no part in training.
-    unseen_shares : list of float, optional
-        Shares of their training samples with which unseen clients are also scored, after the last
-        round: ``test_accuracy_by_share`` in clients.h5.
-    validation_fraction : float
-        Share of each client's training samples that is held out and scored.
-    validation_split : bool
-        Whether the validation samples that the data have are scored.
-    client_weights : {'scored', 'train', 'uniform'}
-        Weights of averages over clients: the samples of the split that is scored, the training
-        samples n_t, as in Marfoq et al. 2021, or one each.
-    sample : float
-        Share of the clients that an evaluation scores. Which ones is drawn anew for each
-        evaluation, from the seed and the round alone. Averages are over these clients, and
-        clients.h5 holds those of the last evaluation.
-    """
-
-    every: Annotated[int, Ge(1), Le(LARGEST)] = 10
-    unseen_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
-    unseen_shares: list[Annotated[float, Ge(0), Le(1)]] | None = None
-    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
-    validation_split: bool = False
-    client_weights: ClientWeights = "scored"
-    sample: Annotated[float, Gt(0), Le(1)] = 1.0
-
-    @property
-    def validates(self) -> bool:
-        """Whether validation samples are scored."""
-        return bool(self.validation_fraction) or self.validation_split
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointOptions:
-    """The section ``checkpoint``: when the state is stored, and how many copies stay.
-
-    Parameters
-    ----------
-    every : int
-        Rounds between checkpoints. The last round and a stop on request are stored as well.
-    minutes : float, optional
-        Minutes after which the next round is stored, whichever comes first. None is never.
-    keep : int
-        Checkpoints that are kept. Older ones are removed when a new one is complete.
-    """
-
-    every: Annotated[int, Ge(1), Le(LARGEST)] = 50
-    minutes: Annotated[float, Gt(0)] | None = 10.0
-    keep: Annotated[int, Ge(1), Le(LARGEST)] = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class StorageOptions:
-    """The section ``storage``: how many samples are in memory; it changes no number.
-
-    Parameters
-    ----------
-    samples : float, optional
-        Megabytes of samples that a rank holds, or more where those in use are more. Others are
-        made again when they are needed, where the data set makes clients one by one. None is the
-        samples of all clients, or 96 MB where ``evaluation.sample`` is below 1 or where partial
-        participation would leave more of them idle.
-    """
-
-    samples: Annotated[float, Ge(0), Le(LARGEST)] | None = None
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
@@ -403,7 +327,18 @@ def _without_idle_sections(configuration: Configuration) -> Configuration:
 
 def to_mapping(configuration: Configuration) -> dict[str, Any]:
     """Return the configuration as plain data, in the order of its keys."""
-    return cast(dict[str, Any], plain(configuration))
+    return {
+        field.name: _as_plain(getattr(configuration, field.name))
+        for field in dataclasses.fields(configuration)
+        if field.metadata.get("spelled_out", True)
+        or getattr(configuration, field.name) != field.default
+    }
+
+
+def _as_plain(value: Any) -> Any:
+    """Return a value of a configuration as plain data, of which sections of options consist."""
+    has_options_alone = dataclasses.is_dataclass(value) and not isinstance(value, Section)
+    return dataclasses.asdict(value) if has_options_alone else plain(value)
 
 
 def to_yaml(configuration: Configuration) -> str:

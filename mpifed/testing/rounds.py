@@ -17,7 +17,7 @@ import torch
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section, is_component, name_of
-from mpifed.config.configuration import Configuration, resolve
+from mpifed.config.configuration import Configuration, resolve, to_mapping
 from mpifed.config.experiments import with_overrides
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.federation.clients import Draws
@@ -153,7 +153,9 @@ class Rounds:
         continued = object.__new__(type(self))
         continued.configuration, continued._dataset = self.configuration, self._dataset
         continued._ranks(ranks)
-        without_rows: Any = SimpleNamespace(metrics="round\n")
+        without_rows: Any = SimpleNamespace(
+            metrics="round\n", configuration=to_mapping(self.configuration)
+        )
         with TemporaryDirectory() as folder:
 
             def save(rank: int) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from mpifed.config.configuration import Configuration
 from mpifed.federation.clients import Federation
-from mpifed.local.optimizers import RULES
+from mpifed.local.solver import LocalSolver
 from mpifed.method.algorithm import Algorithm
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.modules import ModuleModel
 
 
 def state_bytes(
-    configuration: Configuration,
     federation: Federation,
     model: Parametrised,
     algorithm: Algorithm,
+    solver: LocalSolver,
+    dtype: torch.dtype,
     is_rows: bool,
 ) -> np.ndarray:
     """Return the bytes of weights, gradients and moments on each rank, at least.
@@ -29,14 +29,16 @@ def state_bytes(
 
     Parameters
     ----------
-    configuration : Configuration
-        The configuration of the run.
     federation : Federation
         Who is hosted where, and how many take part in a round.
     model : Parametrised
         The model of the run.
     algorithm : Algorithm
         The method.
+    solver : LocalSolver
+        What takes its local steps.
+    dtype : torch.dtype
+        Floating-point type of models.
     is_rows : bool
         Whether every client has a copy of what is shared, as under gossip.
 
@@ -54,11 +56,11 @@ def state_bytes(
     total = shared * (hosted if is_rows else np.ones(size))
     if algorithm.local_options is None:
         models = algorithm.n_trained_models
-        rule = RULES[configuration.local.optimizer](configuration.local, model)
+        rule = solver.rule
         empty = rule.moments(rule.init(0, models, int(trained), torch.zeros(0)))
         lasting = models * sum(moment.shape[-1] for moment in empty)
         active = hosted * federation.inclusion
         total += active * (models * model.n_parameters + lasting) + hosted * lasting + trained
     if isinstance(model, ModuleModel):
         total += model.n_frozen
-    return total * (8 if configuration.dtype == "float64" else 4)
+    return total * dtype.itemsize

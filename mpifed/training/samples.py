@@ -13,7 +13,8 @@ import torch
 from mpifed.data.base import Fresh, Shards, Split, SplitName, allocated
 from mpifed.data.generated import parts_up_to
 from mpifed.federation.clients import Clients, Federation
-from mpifed.training.build import Setup, kept_bytes, sample_bytes
+from mpifed.training.build import sample_bytes
+from mpifed.training.setup import Setup
 
 # Bytes of the samples of clients that are scored together, at most, but for one client alone: few
 # enough that the next ones take the same memory.
@@ -83,7 +84,7 @@ class LazySamples:
     def blocks(self, rows: np.ndarray) -> Iterator[slice]:
         """Yield consecutive parts of ``rows`` whose samples have at most ``BLOCK`` bytes."""
         description, ids = self._setup.dataset.description, self.federation.hosted[rows]
-        per_sample = sample_bytes(self._setup.configuration, description)
+        per_sample = sample_bytes(description, self._setup.dtype)
         counts = description.n_train[ids] + description.n_val[ids] + description.n_test[ids]
         yield from parts_up_to(BLOCK, counts * per_sample)
         if not len(rows):
@@ -109,7 +110,7 @@ class LazySamples:
     def _bytes_of(self, name: SplitName, ids: np.ndarray) -> int:
         description = self._setup.dataset.description
         samples = int(getattr(description, f"n_{name}")[ids].sum())
-        return samples * sample_bytes(self._setup.configuration, description)
+        return samples * sample_bytes(description, self._setup.dtype)
 
     @property
     def bytes_held(self) -> int:
@@ -195,10 +196,9 @@ def spread(split: Split, rows: np.ndarray, n_clients: int) -> Split:
 
 def samples_of(setup: Setup) -> Samples:
     """Return the samples of the clients hosted here. Collective where all are loaded."""
-    budget = kept_bytes(setup.configuration, setup.dataset, setup.federation)
-    if budget is None:
+    if setup.sample_budget is None:
         return LoadedSamples(setup.federation, setup.load())
-    return LazySamples(setup, budget)
+    return LazySamples(setup, setup.sample_budget)
 
 
 def _copy(

@@ -245,7 +245,7 @@ def _compare(
         # summary_of asks all ranks, and reads the scores on the first.
         engine.scores = evaluated[0] if evaluated is not None else {}
         summary = summary_of(setup, engine, "finished") if at_the_end else None
-        is_measured = setup.configuration.compute.name == "measured"
+        is_measured = setup.compute.name == "measured"
         measured = {"seconds", COLUMN} if is_measured else {"seconds"}
         if evaluated is not None and row is not None:
             same = same and row["state_digest"] == state_digest

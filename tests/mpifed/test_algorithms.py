@@ -13,7 +13,7 @@ from on_ranks import SMALL, unlike_one_rank_though_resumed
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.tables import ALGORITHMS
-from mpifed.config.configuration import resolve
+from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, ServerChannel
 from mpifed.method.algorithm import Algorithm, algorithm_class
@@ -92,6 +92,11 @@ def engine_of(name, exchange, **more):
     return Engine(setup, samples_of(setup), Clock())
 
 
+def recorder_of(engine):
+    configuration = {**to_mapping(resolve({})), "clients": engine.setup.federation.n_clients}
+    return SimpleNamespace(metrics="round\n", configuration=configuration)
+
+
 def prepared(name, exchange, **more):
     engine = engine_of(name, exchange, **more)
     with torch.no_grad():
@@ -142,7 +147,7 @@ def check_passes(name, exchanges, **options):
 def test_a_resumed_run_overwrites_the_rows_that_it_has_read(tmp_path):
     engine = prepared("fedem", "server", participation=0.5)
     engine.advance()
-    engine._checkpoint(tmp_path, SimpleNamespace(metrics="round\n"))
+    engine._checkpoint(tmp_path, recorder_of(engine))
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 1)
     again = engine_of("fedem", "server", participation=0.5)

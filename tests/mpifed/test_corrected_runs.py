@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from on_ranks import folder_of, same_after_a_resume, unlike_one_rank
-from test_algorithms import engine_of, mixes_as_given, prepared
+from test_algorithms import engine_of, mixes_as_given, prepared, recorder_of
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.tables import ALGORITHMS, CORRECTIONS
@@ -75,7 +73,7 @@ def test_a_checkpoint_has_what_clients_remember(correction, tmp_path):
     engine = prepared(method, gossip(correction), **more)
     for _ in range(2):
         engine.advance()
-    engine._checkpoint(tmp_path, SimpleNamespace(metrics="round\n"))
+    engine._checkpoint(tmp_path, recorder_of(engine))
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 2)
     again = engine_of(method, gossip(correction), **more)

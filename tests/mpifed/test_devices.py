@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from pretend_device import OnDevice, pretended
-from test_algorithms import CASES, engine_of
+from test_algorithms import CASES, engine_of, recorder_of
 
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
@@ -156,8 +155,7 @@ def of_network(network, stepping):
 def test_a_checkpoint_is_read_onto_the_device(name, tmp_path):
     with pretended():
         engine = rounds(name, "server", "cuda", 1)
-        record = SimpleNamespace(metrics="round\n")
-        engine._checkpoint(tmp_path, record)
+        engine._checkpoint(tmp_path, recorder_of(engine))
         engine.writer.finish()
         path = checkpoint.path_of(tmp_path / "checkpoints", 1)
         again = engine_of(name, "server", device="cuda")
@@ -261,7 +259,7 @@ def test_without_a_gpu_cuda_is_refused(monkeypatch):
 )
 def test_gpus_stack_what_can_be_stacked_and_the_configuration_records_it(model, on_cpu, on_gpu):
     def stepping(device):
-        return engine_of("fedavg", "server", device=device, model=model).setup.configuration.local
+        return engine_of("fedavg", "server", device=device, model=model).setup.solver.options
 
     assert stepping("cpu").stepping == on_cpu
     with pretended():
