@@ -18,6 +18,12 @@ from topologies.command_line import discard_output, escape_unshown, number
 from topologies.command_line import say as say
 from topologies.job_environment import is_rank, is_silent, outside_step
 
+# Ranks that are started on one computer, at most, and the type of their number.
+MOST_RANKS = 1024
+RANKS = number(
+    int, f"a whole number from 1 to {MOST_RANKS}", lambda value: 1 <= value <= MOST_RANKS
+)
+
 
 def parser_of(subcommand: str, description: str | None, **settings: Any) -> Parser:
     """Return the parser of a subcommand, whose description keeps its lines."""
@@ -44,13 +50,6 @@ def launch_words(ranks: int | None) -> list[str]:
     if mpirun is None:
         raise InputError("--ranks needs an mpirun, and there is none on the PATH; install an MPI")
     return [mpirun, "-n", str(ranks)]
-
-
-# Ranks that are started on one computer, at most, and the type of their number.
-MOST_RANKS = 1024
-RANKS = number(
-    int, f"a whole number from 1 to {MOST_RANKS}", lambda value: 1 <= value <= MOST_RANKS
-)
 
 
 def ranks_or_auto(text: str) -> int | str:

@@ -231,7 +231,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, Section):
         return {"name": value.name, **plain(value.options)}
     if dataclasses.is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {
+            each.name: plain(getattr(value, each.name))
+            for each in dataclasses.fields(value)
+            if each.metadata.get("spelled_out", True) or getattr(value, each.name) != each.default
+        }
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, PurePath):

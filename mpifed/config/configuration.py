@@ -1,4 +1,4 @@
-"""Configurations: checked and completed before a run begins."""
+"""The typed configuration of a run, which words become, and which is written back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from mpifed.components.registry import (
     named,
     owners_of,
     plain,
-    with_defaults,
 )
 from mpifed.components.tables import TABLES
 from mpifed.config.experiments import DEFAULTS, as_data_file, with_overrides
@@ -27,6 +26,7 @@ from mpifed.config.experiments import parse_overrides as parse_overrides
 from mpifed.config.experiments import read_experiment as read_experiment
 from mpifed.config.options import CheckpointOptions, EvaluationOptions, StorageOptions
 from mpifed.config.requirements import check_together
+from mpifed.config.stored import ARITHMETIC, RETIRED, UNREAD, without_retired
 from mpifed.errors import InputError, closest
 from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions, NetworkOptions, PrivacyOptions
@@ -38,21 +38,6 @@ from topologies.errors import excerpt
 from topologies.parameters import options_of
 from topologies.schema import LARGEST, check_options, check_value
 
-# The version of the arithmetic, without which the rounding of sums cannot be repeated. 1 were sums
-# of integers; runs of then do not mention it.
-ARITHMETIC = 2
-
-# Keys of configurations that a run writes or wrote, and that are ignored where they are read.
-UNREAD = ("arithmetic", "placement_costs")
-
-# Keys that have ended, and why: they are read with a remark.
-RETIRED = {
-    "exchange.reduction": "ranks add along one tree",
-    "exchange.transport": "ranks send each other the rows that they mix",
-    "storage.directory": "states of clients are in memory",
-    "storage.state": "states of clients are in memory, of which more ranks on more nodes have more",
-}
-
 T = TypeVar("T")
 
 # Most threads of a rank; OpenMP ends a process in which it cannot start as many as asked for.
@@ -60,6 +45,17 @@ MOST_THREADS = 1024
 
 # With it the server takes the mean of updates as it is.
 PLAIN_MEAN = Section(DEFAULTS["server_optimizer"], {"lr": 1.0})
+
+# Sections that name no component. They may be left empty: their options have defaults.
+SECTIONS: Mapping[str, type] = {
+    "local": LocalOptions,
+    "privacy": PrivacyOptions,
+    "evaluation": EvaluationOptions,
+    "network": NetworkOptions,
+    "compute": ComputeOptions,
+    "checkpoint": CheckpointOptions,
+    "storage": StorageOptions,
+}
 
 # Words of other tools, and what they are here.
 SYNONYMS = {
@@ -78,24 +74,6 @@ SYNONYMS = {
     **dict.fromkeys(("output", "output_dir", "out"), "--output DIR"),
     **dict.fromkeys(("ranks", "num_ranks", "world_size"), "--ranks N"),
 }
-
-
-def arithmetic_of(stored: Mapping[str, Any]) -> list[list[int]]:
-    """Return the first round of each version of the arithmetic, and it, of a stored run."""
-    held = stored.get("arithmetic", 1)
-    return held if isinstance(held, list) else [[1, held]]
-
-
-def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
-    """Return the dotted keys in which two configurations differ, with both values."""
-    lines = []
-    for key in sorted({*one, *other}):
-        a, b, where = one.get(key), other.get(key), f"{path}{key}"
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            lines += differences(a, b, f"{where}.")
-        elif a != b:
-            lines.append(f"{where}: {excerpt(a)} in the run, {excerpt(b)} now")
-    return lines
 
 
 def _where_given(default: T) -> T:
@@ -206,14 +184,6 @@ class Configuration:
         return self.clients - count_unseen(self.clients, self.evaluation.unseen_fraction)
 
 
-# Sections that name no component, by key. They may be left empty: their options have defaults.
-SECTIONS: Mapping[str, type] = {
-    field.name: type(field.default)
-    for field in dataclasses.fields(Configuration)
-    if dataclasses.is_dataclass(field.default) and not isinstance(field.default, Section)
-}
-
-
 def apply_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping in which overrides are set, with or without their sections."""
     return with_overrides(mapping, _with_sections(overrides, mapping))
@@ -286,7 +256,7 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
 def with_all_options(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     """Return the complete configuration of a mapping, each value of which is checked by itself."""
     values = {
-        key: _without_retired(key, value)
+        key: without_retired(key, value) if key in RETIRED else value
         for key, value in mapping.items()
         if key not in (*DEFAULTS, *UNREAD) and not (value is None and key in SECTIONS)
     }
@@ -327,18 +297,12 @@ def _without_idle_sections(configuration: Configuration) -> Configuration:
 
 def to_mapping(configuration: Configuration) -> dict[str, Any]:
     """Return the configuration as plain data, in the order of its keys."""
+    fields = Configuration.__dataclass_fields__
     return {
-        field.name: _as_plain(getattr(configuration, field.name))
-        for field in dataclasses.fields(configuration)
-        if field.metadata.get("spelled_out", True)
-        or getattr(configuration, field.name) != field.default
+        name: dataclasses.asdict(value) if name in SECTIONS else plain(value)
+        for name, value in vars(configuration).items()
+        if fields[name].metadata.get("spelled_out", True) or value != fields[name].default
     }
-
-
-def _as_plain(value: Any) -> Any:
-    """Return a value of a configuration as plain data, of which sections of options consist."""
-    has_options_alone = dataclasses.is_dataclass(value) and not isinstance(value, Section)
-    return dataclasses.asdict(value) if has_options_alone else plain(value)
 
 
 def to_yaml(configuration: Configuration) -> str:
@@ -349,24 +313,6 @@ def to_yaml(configuration: Configuration) -> str:
     return text
 
 
-def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration with defaults for keys of some sections that it may lack."""
-    configuration = {**stored, "data": with_defaults("data", stored.get("data"))}
-    configuration["compression"] = with_defaults("compression", stored.get("compression"))
-    configuration["exchange"] = with_name("exchange", stored.get("exchange"))
-    sections: dict[str, Any] = {
-        "evaluation": EvaluationOptions(),
-        "storage": StorageOptions(),
-        "local": LocalOptions(),
-    }
-    for name, options in sections.items():
-        section = stored.get(name)
-        configuration[name] = dataclasses.asdict(options) | (
-            section if isinstance(section, dict) else {}
-        )
-    return configuration
-
-
 def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:
     """Return log lines about a model that is named and not used, and about keys that have ended."""
     model, _ = named(mapping.get("model", "none"), "model", DEFAULTS["model"])
@@ -374,19 +320,17 @@ def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[st
     if model != "none" and configuration.model.name == "none":
         name = configuration.algorithm.name
         lines.append(f"model={model} changes nothing: {name} trains no predictor")
-    for key, why in RETIRED.items():
-        section, _, option = key.partition(".")
+    for section, ended in RETIRED.items():
         options = mapping.get(section)
-        is_option = section == "exchange" and option in configuration.exchange.options
-        if isinstance(options, Mapping) and options.get(option) is not None and not is_option:
-            lines.append(f"{key} has ended and changes nothing: {why}")
+        in_use = getattr(configuration, section)
+        has = in_use.options if isinstance(in_use, Section) else vars(in_use)
+        lines += [
+            f"{section}.{option} has ended and changes nothing: {why}"
+            for option, why in ended.items()
+            if isinstance(options, Mapping) and options.get(option) is not None
+            if option not in has
+        ]
     return lines
-
-
-def _without_retired(section: str, options: Any) -> Any:
-    if not isinstance(options, Mapping):
-        return options
-    return {key: value for key, value in options.items() if f"{section}.{key}" not in RETIRED}
 
 
 def _participation(value: Any) -> Participation:
@@ -405,18 +349,12 @@ def _participation(value: Any) -> Participation:
 
 
 def _component(section: str, component: Any, n_training: int) -> Section:
-    named_component = with_name(section, component)
+    named_component = _with_name(section, component)
     return checked_section(section, named_component, section, DEFAULTS[section], n_training)
 
 
-def with_name(section: str, component: Any) -> Any:
+def _with_name(section: str, component: Any) -> Any:
     """Return what is given for a component, with a data file as the data set that reads it."""
     if component is None:
         raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
-    if (
-        section == "exchange"
-        and isinstance(component, Mapping)
-        and ":" not in str(component.get("name"))
-    ):
-        return _without_retired(section, component)
-    return as_data_file(component) if section == "data" else component
+    return as_data_file(component) if section == "data" else without_retired(section, component)

@@ -14,15 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.config.configuration import (
-    ARITHMETIC,
-    UNREAD,
-    Configuration,
-    arithmetic_of,
-    completed,
-    differences,
-    to_mapping,
-)
+from mpifed.config.configuration import Configuration, to_mapping
+from mpifed.config.stored import ARITHMETIC, UNREAD, arithmetic_of, completed, differences
 from mpifed.errors import InputError
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import metrics_in, read_summary

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.config.configuration import ARITHMETIC, Configuration, arithmetic_of, resolve
+from mpifed.config.configuration import Configuration, resolve
+from mpifed.config.stored import ARITHMETIC, arithmetic_of
 from mpifed.errors import InputError, one_line
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator

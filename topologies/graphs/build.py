@@ -179,7 +179,7 @@ def parse_graph(text: str, n: int | None = None) -> tuple[str, dict[str, Any]]:
         n = node_count(name, from_text(stated, int))
     elif words and not family.needs_n:
         n = None  # which the options determine, as of a torus or a file
-    arguments = _resolve(name, n, values_of({**family.parameters, **DRAW}, words))[1]
+    arguments = _resolve(name, n, values_of({**family.parameters, **options_of(Draw)}, words))[1]
     if n is not None:
         arguments["n"] = n
     if "seed" not in words:
@@ -187,13 +187,11 @@ def parse_graph(text: str, n: int | None = None) -> tuple[str, dict[str, Any]]:
     return name, arguments
 
 
-DRAW = options_of(Draw)
-
-
 def _resolve(name: str, n: int | None, params: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     family = find(FAMILIES, "graph family", name)
-    options = {key: value for key, value in params.items() if key not in DRAW}
-    drawn = {key: value for key, value in params.items() if key in DRAW}
+    of_draw = options_of(Draw)
+    options = {key: value for key, value in params.items() if key not in of_draw}
+    drawn = {key: value for key, value in params.items() if key in of_draw}
     values = {**family.checked_options(name, options), **check_options(Draw, drawn, name)}
     check_count(name, family, n, values)
     return family, values

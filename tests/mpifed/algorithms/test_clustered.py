@@ -15,11 +15,11 @@ import mpifed
 from mpifed.algorithms.clusters.clustered import Clustered, bipartition
 from mpifed.algorithms.clusters.ifca import Ifca
 from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.algorithms.fedem.recovery import recovery
 from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws, participants
 from mpifed.mpi.communicator import Alone
+from mpifed.results.recovery import recovery
 
 ASIDE = {"eps1": 1e-2, "eps2": 0.1, "warm_up": 0}
 DESCENT = {"lr": 0.1, "epochs": 5}
