@@ -11,7 +11,8 @@ set derives from one of three classes.
     passes a function that returns a ``Source``: a ``Pool``, and what this is dealt by.
 
 ================================  ==================================================================
-``Description``, ``Task``         what every rank knows about a data set, and what is to be learnt
+``Description``, ``Task``,        what every rank knows about a data set, and what is to be learnt;
+``ProblemDescription``            one that poses a problem beside its samples
 ``Shards``, ``Split``,            samples of clients; the names of the splits; a split whose samples
 ``SplitName``, ``SPLITS``,        are still to be written
 ``empty_split``
@@ -57,14 +58,17 @@ from mpifed.data.base import (
     SPLITS,
     Dataset,
     Description,
+    GeneratedDataset,
+    ProblemDescription,
     Shards,
     Split,
     SplitName,
     Task,
     agreed,
+    alike,
     empty_split,
+    parts_up_to,
 )
-from mpifed.data.generated import GeneratedDataset, alike, parts_up_to
 from mpifed.data.images import decoded
 from mpifed.data.partitioned import Pool, PooledDataset, Source
 from mpifed.io.memory import check_memory
@@ -80,6 +84,7 @@ __all__ = [
     "GeneratedDataset",
     "Pool",
     "PooledDataset",
+    "ProblemDescription",
     "Shards",
     "Source",
     "Split",

@@ -285,7 +285,7 @@ def _count_clients(mapping: Mapping[str, Any]) -> int:
 def _without_idle_sections(configuration: Configuration) -> Configuration:
     """Replace a model and a compression that would change nothing by none."""
     algorithm, exchange = configuration.algorithm, configuration.exchange
-    if not find_algorithm(algorithm.name).uses_model:
+    if not find_algorithm(algorithm.name).uses_model():
         # The experiment may name a model, but this algorithm trains something else.
         configuration = dataclasses.replace(configuration, model=Section("none"))
     mixes_plainly = exchange.name == "gossip" and exchange.options["consensus_step"] is None
@@ -357,4 +357,5 @@ def _with_name(section: str, component: Any) -> Any:
     """Return what is given for a component, with a data file as the data set that reads it."""
     if component is None:
         raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
-    return as_data_file(component) if section == "data" else without_retired(section, component)
+    without_ended = without_retired(section, component)
+    return as_data_file(without_ended) if section == "data" else without_ended

@@ -178,7 +178,7 @@ def _algorithms() -> str:
     rows: list[tuple[str, ...]] = [("name", *EXCHANGES, "compression", "unseen clients", "")]
     for name in ALGORITHMS:
         algorithm = find_algorithm(name)
-        allowed = EXCHANGES if algorithm.exchanges is None else algorithm.exchanges
+        allowed = algorithm.exchanges or EXCHANGES
         yes = "yes" if algorithm.communicates else "nothing sent"
         exchanges = [yes if exchange in allowed else "no" for exchange in EXCHANGES]
         serves = "yes" if algorithm.serves_unseen_clients() else "no"

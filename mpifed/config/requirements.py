@@ -18,6 +18,7 @@ from mpifed.components.registry import Section, find, find_algorithm, make, plai
 from mpifed.components.requirement import Not, Only, Requirement
 from mpifed.components.tables import TABLES
 from mpifed.errors import InputError
+from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions
 from mpifed.io.yaml_files import as_text
@@ -40,7 +41,7 @@ SGD = {"local.optimizer": "sgd"}
 GOSSIP = {"exchange": "gossip"}
 WHOLE = {"compression": "none"}
 PUNCTUAL = {"participation.late": "miss"}
-SENDS = {"algorithm:communicates": True}
+SENDS = {"algorithm:exchanges": Not(())}
 UPDATES = {**SENDS, "algorithm:aggregates": ("mean", "means")}
 MEAN = {**UPDATES, "compression:unbiased": True}
 ASYNCHRONOUS = {"exchange.asynchrony": ("wait_free", "pairwise")}
@@ -73,11 +74,6 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     # What a method declares.
     (
         {},
-        {"device": lambda run: ("auto", *find_algorithm(run.algorithm.name).devices)},
-        "which computes on the CPU",
-    ),
-    (
-        SENDS,
         {"exchange": lambda run: find_algorithm(run.algorithm.name).exchanges or Not(None)},
         "which does not support it",
     ),
@@ -91,11 +87,6 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {**SENDS, "algorithm:compressors": "unbiased", "exchange": Not("gossip")},
         {"compression:unbiased": True},
         "which needs E C(v) = v of messages C(v): see --list compressors",
-    ),
-    (
-        {"participation.late": "partial"},
-        {"algorithm:steps_locally": True},
-        "which cuts the steps",
     ),
     # A server.
     ({"exchange.average_over": "all"}, RENORMALISED, "which weighs participants itself"),
@@ -118,7 +109,7 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     *(
         (
             when,
-            {"exchange": "server", "algorithm:server_steps": True},
+            {"exchange": "server", **SENDS, "algorithm:aggregates": ("mean", "mean_and_sums")},
             "which is for servers that move a model along a mean of updates",
         )
         for when in (
@@ -196,7 +187,8 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     (
         {"exchange.correction:within_steps": True},
         {
-            "algorithm:takes_duals": True,
+            **SENDS,
+            "algorithm:aggregates": "mean",
             **SGD,
             "local.momentum": 0.0,
             **PUNCTUAL,
@@ -246,27 +238,18 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
             **EVERYBODY,
             **ONCE,
             "exchange.asynchrony": "none",
-            "algorithm:averages_models": Not(None),
+            **SENDS,
+            "algorithm:aggregates": "mean",
         },
         "whose clients choose among models that the same others send in every round",
     ),
     (
-        {"exchange.correction:looks_at_losses": True},
-        {"algorithm:averages_models": "one"},
-        "whose clients compare losses of one model each",
-    ),
-    (
-        {"algorithm:neighbours": "chosen"},
+        {"algorithm:channel_type": GossipChannel},
         {**ONCE, "exchange.asynchrony": "none", "exchange.correction": None},
         "whose clients choose whom they mix with",
     ),
     ({"exchange.chebyshev": True}, {**STATIC, **EVERYBODY}, "whose weights are those of one W"),
     # Methods.
-    (
-        {"algorithm:neighbours": "corrected"},
-        {"exchange.asynchrony": "none", "exchange.correction": None},
-        "which corrects gossip itself, in rounds",
-    ),
     (
         {"exchange": "server"},
         {"algorithm.model_init": "shared", "algorithm.component_init": "shared"},
@@ -292,7 +275,17 @@ def _unseen_fraction(configuration: Any) -> Any:
 
 def chooses_neighbours(configuration: Any) -> bool:
     """Return whether whom clients mix with depends on their models."""
-    return _fits(configuration, "exchange.correction:chooses", True)
+    by_method = _fits(configuration, "algorithm:channel_type", GossipChannel)
+    return by_method or _fits(configuration, "exchange.correction:chooses", True)
+
+
+def fits_gpu(configuration: Any) -> bool:
+    """Return whether nothing that the configuration names computes on the CPU alone."""
+    try:
+        check_together(dataclasses.replace(configuration, device="cuda"))
+    except InputError:
+        return False
+    return True
 
 
 def check_together(configuration: Any) -> None:

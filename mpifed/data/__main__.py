@@ -71,7 +71,7 @@ def _write(name: str, words: list[str]) -> str:
     check_memory(8.0 * n_clients, f"--clients is {n_clients}, which")
     with enough_memory(f"the data set {name} with such options"):
         dataset = component(n_clients, seed or 0, Alone(), **values)
-    for line in dataset.remarks():
+    for line in dataset.remarks:
         print(_as_flags(line))
     make(dataset, output, {"dataset": name, **values}, seed or 0, arguments["dtype"])
     description = dataset.description

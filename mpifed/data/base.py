@@ -8,8 +8,9 @@ input. Each rank then loads the shards of the clients that it hosts, and no othe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 
 from mpifed.errors import InputError, RunError, StopRequested
 from mpifed.mpi.communicator import Communicator
-from mpifed.random import stream
+from mpifed.watchdog import heartbeat
 
 T = TypeVar("T")
 
@@ -48,8 +49,6 @@ class Description:
         Samples of each client, int64 (n_clients,).
     task : {'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
         What is to be learnt; it sets the shape and the type of targets, see ``Split``.
-    problem : object
-        What a source knows beyond its samples, such as a transport benchmark; None for most.
     class_names : tuple of str
         Names of the labels, where the source has them; else empty. Those of a text are characters.
     label_counts : ndarray or None
@@ -74,7 +73,6 @@ class Description:
     n_val: np.ndarray
     n_test: np.ndarray
     task: Task = "classification"
-    problem: Any = None
     class_names: tuple[str, ...] = ()
     label_counts: np.ndarray | None = None
     client_names: tuple[str, ...] = ()
@@ -117,6 +115,13 @@ class Description:
         return dtype if dtype.is_floating_point else torch.float64
 
 
+@dataclass(frozen=True)
+class ProblemDescription(Description):
+    """A description with what a source knows beyond its samples, such as a transport benchmark."""
+
+    problem: Any = None
+
+
 def same_for_all(count: int, n_clients: int) -> np.ndarray:
     """Return ``count`` for each client, int64 (n_clients,), read-only and without memory.
 
@@ -153,7 +158,7 @@ class Split:
     y: torch.Tensor
     offsets: np.ndarray
 
-    @property
+    @cached_property
     def counts(self) -> np.ndarray:
         """Samples of each client, int64 (clients,)."""
         return np.diff(self.offsets)
@@ -221,6 +226,9 @@ class Dataset(ABC):
         Whether ``load(..., torch.uint8)`` loses nothing, as of pictures and characters.
     tokens_in : {'uint16', 'uint32'}, optional
         The type that ``load`` gives without loss where samples are tokens of more than 256 kinds.
+    remarks : sequence of str
+        Lines for the log, the same on every rank: what was guessed from the samples, and how it is
+        named instead.
     fresh : callable or None
         Draws new samples where the source can, (client_ids, round, count) to a split of ``count``
         samples of each client, float64. They follow the client's distribution and depend on the
@@ -236,6 +244,7 @@ class Dataset(ABC):
     divisor: int = 1
     is_uint8: bool = False
     tokens_in: str | None = None
+    remarks: Sequence[str] = ()
     fresh: Fresh | None = None
     make_split: MakeSplit | None = None
 
@@ -261,128 +270,80 @@ class Dataset(ABC):
             Splits with the clients in the order of ``client_ids``.
         """
 
-    def remarks(self) -> list[str]:
-        """Return lines for the log, the same on every rank; by default none.
 
-        They say what was guessed from the samples and how it is named instead.
+class GeneratedDataset(Dataset):
+    """Samples made client by client, on any rank and in any order."""
+
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return x (n, *input_shape) and y (n, *target_shape) of a client's split.
+
+        A subclass writes this, or ``_fill`` where many clients are drawn together.
         """
-        return []
-
-
-class DerivedDataset(Dataset):
-    """The samples of another data set, of which ``changed`` makes the splits."""
-
-    # Splits that are made of another one's samples.
-    made_of: Mapping[SplitName, SplitName] = {}
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self.description, self.seed = dataset.description, dataset.seed
-        self.divisor, self.is_uint8 = dataset.divisor, dataset.is_uint8
-        self.tokens_in, self.fresh = dataset.tokens_in, dataset.fresh
-        self.make_split = None if dataset.make_split is None else self._changed_split
-
-    @abstractmethod
-    def changed(
-        self, name: SplitName, split: Split, client_ids: np.ndarray, dtype: torch.dtype
-    ) -> Split:
-        """Return the split ``name``, made of another's ``split`` of the same clients."""
-
-    def _changed_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
-        assert self._dataset.make_split is not None
-        split = self._dataset.make_split(self.made_of.get(name, name), client_ids, dtype)
-        return self.changed(name, split, client_ids, dtype)
+        raise NotImplementedError
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``. Collective where the data set's own is."""
-        shards = self._dataset.load(client_ids, dtype)
-        splits = {name: getattr(shards, self.made_of.get(name, name)) for name in SPLITS}
-        changed = (self.changed(n, split, client_ids, dtype) for n, split in splits.items())
-        train, val, test = changed
-        return replace(shards, train=train, val=val, test=test)
+        """Return the shards of ``client_ids``."""
+        splits = [empty_split(self.description, name, client_ids, dtype) for name in SPLITS]
+        for name, split in zip(SPLITS, splits, strict=True):
+            self._fill(client_ids, name, split)
+        train, val, test = splits
+        return Shards(client_ids, train, val, test)
 
-    def remarks(self) -> list[str]:
-        """Return the remarks of the data set."""
-        return self._dataset.remarks()
-
-
-class HeldOut(DerivedDataset):
-    """A data set with a part of each client's training samples as its validation samples."""
-
-    made_of = {"val": "train"}  # noqa: RUF012
-
-    def __init__(self, dataset: Dataset, fraction: float, seed: int) -> None:
-        super().__init__(dataset)
-        description = dataset.description
-        prefix = f"evaluation.validation_fraction is {fraction:g}, but "
-        if description.task == "unlabelled":
-            raise InputError(
-                f"{prefix}the samples of '{description.source}' have no labels to score"
-            )
-        n_val = count_held_out(description.n_train, fraction)
-        if not n_val.any():
-            raise InputError(
-                f"{prefix}no client of '{description.source}' has two training samples"
-            )
-        self._fraction, self._seed = fraction, seed
-        self.description = replace(description, n_train=description.n_train - n_val, n_val=n_val)
-
-    def changed(
-        self, name: SplitName, split: Split, client_ids: np.ndarray, dtype: torch.dtype
-    ) -> Split:
-        """Return the training samples that are held out, or that are not; test samples stay."""
-        if name == "test":
-            return split
-        held = np.zeros(len(split.y), bool)
-        for client, n, start in zip(client_ids, split.counts, split.offsets[:-1], strict=True):
-            held[start + draw_held_out(self._seed, int(client), int(n), self._fraction)] = True
-        rows = np.flatnonzero(held if name == "val" else ~held)
-        chosen = torch.from_numpy(rows)
-        return Split(split.x[chosen], split.y[chosen], np.searchsorted(rows, split.offsets))
-
-
-def count_held_out(n_train: np.ndarray, fraction: float) -> np.ndarray:
-    """Return how many of ``n_train`` samples are held out, int64 of the same shape."""
-    rounded = np.maximum(1, np.floor(fraction * n_train + 0.5)).astype(np.int64)
-    return np.minimum(rounded, np.maximum(n_train - 1, 0))
-
-
-def draw_held_out(seed: int, client: int, n: int, fraction: float) -> np.ndarray:
-    """Return which of a client's ``n`` training samples are held out, int64 (k,)."""
-    count = int(count_held_out(np.array(n), fraction))
-    return stream(seed, "validation", client=client).permutation(n)[:count]
-
-
-class Checked(DerivedDataset):
-    """A user's data set, whose splits are compared with its description."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        super().__init__(dataset)
-        names = (*self.description.class_names, *self.description.client_names)
-        check_texts(names, f"data set '{type(dataset).__name__}': a name")
-
-    def changed(
-        self, name: SplitName, split: Split, client_ids: np.ndarray, dtype: torch.dtype
-    ) -> Split:
-        """Return ``split``; ``InputError`` where it is not as described."""
-        description, prefix = self.description, f"data set '{type(self._dataset).__name__}'"
-        described = empty_split(description, name, client_ids, dtype)
-        for what in ("x", "y"):
-            actual, expected = getattr(split, what), getattr(described, what)
-            alike = actual.is_floating_point() == expected.is_floating_point() and what == "y"
-            if actual.shape != expected.shape or not (actual.dtype == expected.dtype or alike):
-                raise InputError(
-                    f"{prefix}: {what} of the split {name} is {actual.dtype} of shape "
-                    f"{tuple(actual.shape)}; its description asks for {expected.dtype} of shape "
-                    f"{tuple(expected.shape)}"
-                )
-        if not np.array_equal(split.offsets, described.offsets):
-            raise InputError(f"{prefix}: offsets of the split {name} are not as it is described")
-        bad = bad_row(split.x, split.y, description) if dtype.is_floating_point else None
-        if bad is not None:
-            client = client_ids[np.searchsorted(split.offsets, bad[0], side="right") - 1]
-            raise InputError(f"{prefix}: the split {name} has {bad[1]} of client {client}")
+    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        """Return one split of ``client_ids``; see ``Dataset``."""
+        split = empty_split(self.description, name, client_ids, dtype)
+        self._fill(client_ids, name, split)
         return split
+
+    def _fill(self, client_ids: np.ndarray, name: SplitName, split: Split) -> None:
+        """Write the samples of a split."""
+        for position, client in enumerate(client_ids.tolist()):
+            heartbeat.step()
+            samples = split.of_client(position)
+            if not len(samples.x):
+                continue
+            arrays = self._make(client, name, len(samples.x))
+            for values, drawn in zip((samples.x, samples.y), arrays, strict=True):
+                values.copy_(torch.from_numpy(drawn))
+                if values.is_floating_point() and not np.isfinite(values.numpy()).all():
+                    raise InputError(
+                        f"the data set {self.description.source} with such options has a value "
+                        f"that is not finite in {values.dtype} among the samples of client {client}"
+                    )
+
+
+def alike(
+    source: str,
+    input_shape: tuple[int, ...],
+    n_classes: int,
+    n_clients: int,
+    counts: tuple[int, int, int],
+    task: Task,
+) -> Description:
+    """Return the description of clients that all have the same number of samples."""
+    n_train, n_val, n_test = (same_for_all(count, n_clients) for count in counts)
+    return Description(source, input_shape, n_classes, n_train, n_val, n_test, task)
+
+
+def parts_up_to(most: float, sizes: np.ndarray) -> Iterator[slice]:
+    """Yield consecutive parts of ``sizes`` whose sum is at most ``most``, or that are one alone."""
+    ends, start = np.cumsum(sizes), 0
+    while start < len(sizes):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield slice(start, stop)
+        start = stop
+
+
+def empty_split(
+    description: Description, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype
+) -> Split:
+    """Return a split of ``client_ids`` whose samples are still to be written."""
+    counts = getattr(description, f"n_{name}")[client_ids]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    x = allocated((int(offsets[-1]), *description.input_shape), dtype)
+    y = allocated((int(offsets[-1]), *description.target_shape), description.target_type(dtype))
+    return Split(x, y, offsets)
 
 
 def check_texts(texts: Iterable[str], what: str) -> None:
@@ -410,17 +371,6 @@ def bad_row(x: torch.Tensor, y: torch.Tensor, description: Description) -> tuple
             row = int(finite.reshape(len(x), -1).all(axis=1).argmin())
             return row, f"{what} that is not finite"
     return None
-
-
-def empty_split(
-    description: Description, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype
-) -> Split:
-    """Return a split of ``client_ids`` whose samples are still to be written."""
-    counts = getattr(description, f"n_{name}")[client_ids]
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    x = allocated((int(offsets[-1]), *description.input_shape), dtype)
-    y = allocated((int(offsets[-1]), *description.target_shape), description.target_type(dtype))
-    return Split(x, y, offsets)
 
 
 def allocated(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

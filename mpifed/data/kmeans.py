@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import numpy as np
 
@@ -27,8 +26,6 @@ BRANCHES = 4
 
 # Steps of k-means for each parting, if it has not settled before.
 STEPS = 10
-
-Solver = Literal["own", "package"]
 
 
 def assign(
@@ -174,17 +171,13 @@ class Clusters:
         return (_costs(points, self.centres) - self.prices).argmin(axis=1)
 
 
-def equal_clusters(
-    points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
-) -> Clusters:
+def equal_clusters(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
     """Return the k-means of ``points``, float64 (n, dimension), into clusters of equal size."""
     if len(points) < n_clusters:
         raise InputError(
             f"clients is {n_clusters}, but {len(points)} samples are enough for at most "
             f"{len(points)} clusters"
         )
-    if solver == "package":
-        return _by_package(points, n_clusters, rng)
     candidates = [kmeans(points, n_clusters, rng) for _ in range(STARTS)]
     return min(candidates, key=lambda clusters: clusters.inertia)
 
@@ -212,24 +205,6 @@ def kmeans(
 
 def _inertia(points: np.ndarray, centres: np.ndarray, owner: np.ndarray) -> float:
     return float(((points - centres[owner]) ** 2).sum())
-
-
-def _by_package(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
-    try:
-        from k_means_constrained import KMeansConstrained
-    except ImportError as error:
-        raise InputError(
-            f"data.kmeans_solver is 'package', but {error}: pip install k-means-constrained"
-        ) from None
-    smallest, larger = divmod(len(points), n_clusters)
-    model: Any = KMeansConstrained(
-        n_clusters, smallest, smallest + (larger > 0), random_state=int(rng.integers(2**31))
-    )
-    owner = np.asarray(model.fit_predict(points), np.int64)
-    centres = _means(points, owner, n_clusters)
-    sizes = np.bincount(owner, minlength=n_clusters)
-    _, prices = assign(_costs(points, centres), sizes, np.zeros(n_clusters))
-    return Clusters(owner, centres, prices, _inertia(points, centres, owner))
 
 
 def equal_sizes(counts: np.ndarray) -> np.ndarray:
@@ -264,13 +239,10 @@ def _seeds(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.
     return points[chosen]
 
 
-def equal_parts(
-    points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
-) -> np.ndarray:
+def equal_parts(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.ndarray:
     """Return the cluster of each point, int64 (n,), where clusters have equal size."""
-    few = len(points) * n_clusters**2 <= LARGE or len(points) < n_clusters
-    if solver == "package" or few:
-        return equal_clusters(points, n_clusters, rng, solver).owner
+    if len(points) * n_clusters**2 <= LARGE or len(points) < n_clusters:
+        return equal_clusters(points, n_clusters, rng).owner
     smallest, larger = divmod(len(points), n_clusters)
     owner = np.empty(len(points), np.int64)
     sizes = smallest + (np.arange(n_clusters) < larger)

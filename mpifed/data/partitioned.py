@@ -222,16 +222,13 @@ class PooledDataset(Dataset):
         )
         self.divisor, self.is_uint8 = pool.divisor, pool.stored == "uint8"
         self.tokens_in = pool.stored if pool.stored in TOKEN_TYPES else None
+        self.remarks = pool.remarks
         self._angles = angles(n_clients, self.seed, rotations, rotation_spread)
         if self._angles is not None and len(pool.input_shape) < 2:
             raise InputError(
                 f"data.rotations and data.rotation_spread turn pictures, but a sample of "
                 f"'{pool.source}' has the shape {pool.input_shape}"
             )
-
-    def remarks(self) -> list[str]:
-        """Return lines about the source."""
-        return list(self._pool.remarks)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``; ``InputError`` for a damaged file. Collective."""

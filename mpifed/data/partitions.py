@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from numpy.random import Generator
 
-from mpifed.data.kmeans import Solver, equal_parts
+from mpifed.data.kmeans import equal_parts
 from mpifed.errors import InputError
 from mpifed.random import stream
 from topologies.parameters import options_of
@@ -342,14 +342,13 @@ def kmeans(
     rng: Generator,
     *,
     min_samples: MinSamples = FEWEST,
-    kmeans_solver: Solver = "own",
 ) -> list[np.ndarray]:
     """Deal clusters of equal size (Dieuleveut et al. 2025, sec. 6): clients as unlike as
     can be.
     """
     check_enough(len(points), n_clients, min_samples)
     points = points.reshape(len(points), -1).astype(np.float64)
-    return grouped(equal_parts(points, n_clients, rng, kmeans_solver), n_clients)
+    return grouped(equal_parts(points, n_clients, rng), n_clients)
 
 
 def partition(

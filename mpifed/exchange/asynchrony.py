@@ -207,7 +207,7 @@ class AsynchronousChannel(Channel):
             math.prod(rows.shape[1:]),
             self.exchange.ledger,
         )
-        part = self._next_part(size)
+        part = self.next_part(size)
         bits = combination.messages * bits_of(torch.Size([size]), rows.dtype)
         ledger.up_bits += bits
         ledger.down_bits += bits

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mpifed.components.registry import Section, find
 from mpifed.errors import InputError
-from mpifed.exchange.base import Round, Transform
+from mpifed.exchange.base import Transform, Updates
 from mpifed.federation.clients import Federation
 from mpifed.random import stream
 from mpifed.state import check_result
@@ -99,6 +99,21 @@ class Attack(ABC):  # noqa: B024 (those whose clients collude have an abstract m
             How many take part in the round.
         """
         return updates
+
+    def attacked(self, updates: Updates, who: np.ndarray, channel: Any) -> Updates:
+        """Return the participants' updates as they are sent; ``who``, bool (n_clients,), attack.
+
+        Collective.
+        """
+        round = channel.round
+        malicious = np.flatnonzero(who[round.ids])
+        if not len(malicious):
+            return updates
+        which = torch.from_numpy(malicious).to(updates.values.device)
+        differences = updates.some(which).differences
+        messages = self.sent(differences, int((round.active & who).sum()), round.count)
+        check_result(messages, differences, self, "sent")
+        return updates.replaced(which, messages)
 
 
 class NoAttack(Attack):
@@ -193,7 +208,7 @@ class ModelReplacement(LabelFlip):
 
 
 @dataclass(frozen=True)
-class Attackers:
+class Attackers(Transform):
     """The malicious clients of a run and what they do.
 
     Attributes
@@ -210,16 +225,8 @@ class Attackers:
     attack: Attack
     who: np.ndarray
 
-    @property
-    def transform(self) -> Transform:
-        """What they do to their updates."""
-        return Transform(self.who, self._sent)
-
-    def _sent(self, updates: Tensor, ids: np.ndarray, round: Round) -> Tensor:
-        malicious = int((round.active & self.who).sum())
-        messages = self.attack.sent(updates, malicious, round.count)
-        check_result(messages, updates, self.attack, "sent")
-        return messages
+    def apply(self, updates: Updates, state: Any, channel: Any) -> tuple[Updates, Any]:
+        return self.attack.attacked(updates, self.who, channel), state
 
     def relabelled(self, y: Tensor, n_classes: int) -> Tensor:
         """Return the labels that they train with."""

@@ -13,8 +13,8 @@ clients also send messages of another kind:
     arrived = channel.send(rows)                        # what compression leaves of them
     total = channel.sum(arrived, weights)
 
-What a client averages or sends is an *update* of what it received. Before it leaves, each of
-``Channel.transforms`` changes it in turn (noise, attacks); then it is compressed, and averaged or
+What a client averages or sends is an *update* of what it received. Each ``Transform`` of
+``Exchange.transforms`` changes it in turn (noise, attacks); then it is compressed, and averaged or
 mixed. Every method of a channel books in the ledger what the federation would have sent.
 """
 
@@ -25,7 +25,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -38,8 +38,8 @@ from mpifed.components.registry import find
 from mpifed.errors import RunError
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.reduction import SparseRows
-from mpifed.federation.clients import Draws, Federation
-from mpifed.federation.options import PrivacyOptions
+from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.options import PrivacyOptions, StepScale
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing
 
@@ -108,27 +108,56 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Transform:
-    """What the clients ``who``, bool (n_clients,), do to their updates before they send them.
+class Updates:
+    """By how much participants move a shared value: ``values`` less the ``origin`` of each.
 
-    ``how(updates, ids, round)`` maps the updates (clients, ...) of ``ids`` to others.
+    What no transform changes keeps its bits: (x + u) - x is not always u.
     """
 
-    who: np.ndarray
-    how: Callable[[Tensor, np.ndarray, Round], Tensor]
+    values: Tensor
+    origin: Tensor | float = 0.0
 
-    def __call__(self, rows: Tensor, channel: Channel, before: Tensor | None = None) -> Tensor:
-        """Return the participants' ``rows``, updates of ``before`` (or of zero), transformed."""
-        round = channel.round
-        participants = np.flatnonzero(self.who[round.ids])
-        if not len(participants):
-            return rows
-        which = torch.from_numpy(participants).to(rows.device)
-        base: Tensor | float = 0.0
-        if before is not None:
-            base = before[which] if before.shape == rows.shape else before
-        transformed = self.how(rows[which] - base, round.ids[participants], round)
-        return rows.index_copy(0, which, (transformed + base).to(rows))
+    @property
+    def differences(self) -> Tensor:
+        """The updates themselves."""
+        return self.values if isinstance(self.origin, float) else self.values - self.origin
+
+    def some(self, which: Tensor) -> Updates:
+        """Return those of some participants, by their positions."""
+        return Updates(self.values[which], self._origin(which))
+
+    def replaced(self, which: Tensor, differences: Tensor) -> Updates:
+        """Return updates of which some participants' are others."""
+        values = (differences + self._origin(which)).to(self.values)
+        return replace(self, values=self.values.index_copy(0, which, values))
+
+    def _origin(self, which: Tensor) -> Tensor | float:
+        if isinstance(self.origin, Tensor) and self.origin.shape == self.values.shape:
+            return self.origin[which]
+        return self.origin
+
+
+class Transform(ABC):
+    """What happens to updates on their way; with two verbs, as in Optax.
+
+    Attributes
+    ----------
+    memory : str
+        The field of the exchange's memory that has its state; empty where it has none.
+    """
+
+    memory: ClassVar[str] = ""
+
+    def init(self, like: Tensor) -> Any:
+        """Return the state before round 1, for updates of the shape of ``like``."""
+        return Nothing()
+
+    @abstractmethod
+    def apply(self, updates: Updates, state: Any, channel: Any) -> tuple[Updates, Any]:
+        """Return the transformed updates, and the new state. Collective.
+
+        ``channel`` is that of the round, over which they travel.
+        """
 
 
 def timed(verb: Verb) -> Verb:
@@ -161,11 +190,7 @@ class Channel(ABC):
     ----------
     memory : Any
         What the messages of this round leave behind; see ``Exchange.remember``.
-    transforms : sequence of Transform, or functions alike
-        What clients do to their updates before they send them, in turn: noise, then attacks.
     """
-
-    transforms: Sequence[Callable[[Tensor, Channel, Tensor | None], Tensor]] = ()
 
     def __init__(self, exchange: Exchange, round: Round, memory: Any = None) -> None:
         self.exchange, self.round = exchange, round
@@ -218,16 +243,36 @@ class Channel(ABC):
         """Return what the local steps of a round take from the next value to average; or None.
 
         It is of the shape of ``shared``; steps take it in proportion to their learning rates. Only
-        corrections of gossip that declare ``within_steps`` have it, and only methods that declare
-        ``takes_duals`` ask.
+        corrections of gossip that declare ``within_steps`` have it.
         """
         return None
 
+    def rates(self, clients: Clients, rule: StepScale) -> np.ndarray | None:
+        """Return factors of the participants' learning rates, float64 (clients,); None for ones.
+
+        Most mixing matrices weigh clients alike, so their rates carry the weights. ``paper``:
+        n_t / n (Marfoq et al. 2021, Alg. 4, line 19), so that gossip follows the server's weighted
+        objective;
+        ``normalised``: T n_t / n, the same with mean one; ``none``: 1, as in the published code.
+        """
+        if rule == "none" or not self.shared_is_rows or self.exchange.by_size:
+            return None
+        weights = clients.weights.numpy()
+        return weights if rule == "paper" else weights * len(clients.federation.training)
+
     def transformed(self, rows: Tensor, before: Tensor | None = None) -> Tensor:
         """Return ``rows``, updates of ``before`` (or of zero), as the clients send them."""
-        for transform in self.transforms:
-            rows = transform(rows, self, before)
-        return rows
+        updates = Updates(rows, 0.0 if before is None else before)
+        return self.through(self.exchange.transforms, updates).values
+
+    def through(self, transforms: Sequence[Transform], updates: Updates) -> Updates:
+        """Return what transforms make of updates, in turn; the memory has their states."""
+        for transform in transforms:
+            state = getattr(self.memory, transform.memory) if transform.memory else Nothing()
+            updates, state = transform.apply(updates, state, self)
+            if transform.memory:
+                self.memory = replace(self.memory, **{transform.memory: state})
+        return updates
 
     def check_update(self, rows: Tensor, weights: Tensor, before: Tensor) -> None:
         """Raise ``ValueError`` unless rows are updates of ``before``, one for each participant."""
@@ -253,7 +298,7 @@ class Channel(ABC):
         if weights is not None and tuple(weights.shape) != (n,):
             raise ValueError(f"weights have shape {tuple(weights.shape)}; expected ({n},)")
 
-    def _next_part(self, size: int) -> slice:
+    def next_part(self, size: int) -> slice:
         """Return where the next ``size`` numbers of the memory are."""
         part = slice(self._used, self._used + size)
         self._used = part.stop
@@ -389,12 +434,17 @@ class Exchange(ABC):
         Wall seconds that this rank has spent in its channels.
     privacy : PrivacyOptions or None
         Where updates are private, how.
+    transforms : list of Transform
+        What clients do to their updates before they send them, in turn: noise, then attacks.
     values_kept : int
         Values of each client that it keeps for others; where there are any, its memory is that of
         all hosted clients, whoever takes part, and changed in place.
+    by_size : bool
+        Whether mixing weighs clients by their samples.
     """
 
     shared_is_rows: ClassVar[bool]
+    by_size: bool = False
     values_kept: int = 0
 
     def __init__(
@@ -408,6 +458,7 @@ class Exchange(ABC):
         self.federation, self.seed, self.compressor = federation, seed, compressor
         self.ledger, self.seconds = Ledger(), 0.0
         self.privacy: PrivacyOptions | None = None
+        self.transforms: list[Transform] = []
 
     @staticmethod
     def prepare(

@@ -19,7 +19,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -29,8 +28,8 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from mpifed.exchange.aggregation import norms
-from mpifed.exchange.attacks import Attack, Attackers, ClientNumber
-from mpifed.exchange.base import Channel, Round, to_server
+from mpifed.exchange.attacks import Attack, ClientNumber
+from mpifed.exchange.base import Round, Updates, to_server
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.state import check_result
 
@@ -40,28 +39,25 @@ EVALUATIONS, SHRINKING = 16, 0.8
 
 @dataclass(frozen=True)
 class Seen:
-    """What attackers know in a round; its methods are collective.
+    """What attackers know in a round; its methods and ``deviation`` are collective.
 
     ``updates`` (clients, ...) are those of the honest participants ``ids`` hosted here, ``clients``
-    are all honest participants, and ``outcome(message)`` is what the server makes of a message.
+    are all honest participants, ``mean`` is mu, and ``outcome(message)`` is what the server makes
+    of a message.
     """
 
     updates: Tensor
     ids: np.ndarray
     clients: np.ndarray
     round: Round
+    mean: Tensor
     outcome: Callable[[Tensor], Tensor]
 
     def total(self, rows: Tensor, weights: np.ndarray) -> Tensor:
         """The weighted sum of rows of honest participants."""
         return weighted_sum(self.round.federation, rows, weights, self.ids)
 
-    @cached_property
-    def mean(self) -> Tensor:
-        """mu."""
-        return self.total(self.updates, np.full(len(self.ids), 1 / len(self.clients)))
-
-    @cached_property
+    @property
     def deviation(self) -> Tensor:
         """sigma."""
         squares = (self.updates - self.mean) ** 2
@@ -101,6 +97,27 @@ class Colluding(Attack):
     @abstractmethod
     def message(self, seen: Seen) -> Tensor:
         """Return what all malicious participants send, of the shape of an update. Collective."""
+
+    def attacked(self, updates: Updates, who: np.ndarray, channel: Any) -> Updates:
+        round = channel.round
+        honest = np.flatnonzero(round.active & ~who)
+        if not 0 < len(honest) < round.count:
+            return updates
+        is_attacker = torch.from_numpy(who[round.ids]).to(updates.values.device)
+        attackers, others = is_attacker.nonzero()[:, 0], (~is_attacker).nonzero()[:, 0]
+
+        def sent(message: Tensor) -> Updates:
+            return updates.replaced(attackers, message.expand(len(attackers), *message.shape))
+
+        def outcome(message: Tensor) -> Tensor:
+            return to_server(channel).outcome(sent(message).differences)
+
+        visible, ids = updates.some(others).differences, round.ids[~who[round.ids]]
+        mean = weighted_sum(round.federation, visible, np.full(len(ids), 1 / len(honest)), ids)
+        seen = Seen(visible, ids, honest, round, mean, outcome)
+        message = self.message(seen)
+        check_result(message, seen.mean, self, "message")
+        return sent(message)
 
 
 class LittleIsEnough(Colluding):
@@ -176,29 +193,3 @@ class Mimic(Colluding):
     def message(self, seen: Seen) -> Tensor:
         victim = self.victim if self.victim in seen.clients else seen.clients[0]
         return seen.total(seen.updates, (seen.ids == victim).astype(float))
-
-
-def collusion(
-    attackers: Attackers, rows: Tensor, channel: Channel, before: Tensor | None = None
-) -> Tensor:
-    """Return the participants' ``rows``, updates of ``before`` (or of zero), as they are sent."""
-    round, who = channel.round, attackers.who
-    honest = np.flatnonzero(round.active & ~who)
-    if not 0 < len(honest) < round.count:
-        return rows
-    base: Tensor | float = 0.0 if before is None else before
-    is_attacker = torch.from_numpy(who[round.ids]).to(rows.device)
-
-    def sent(message: Tensor) -> Tensor:
-        messages = rows.clone()
-        messages[is_attacker] = (message + base).to(rows)
-        return messages
-
-    def outcome(message: Tensor) -> Tensor:
-        return to_server(channel).outcome(sent(message) - base)
-
-    attack: Any = attackers.attack
-    seen = Seen((rows - base)[~is_attacker], round.ids[~who[round.ids]], honest, round, outcome)
-    message = attack.message(seen)
-    check_result(message, seen.mean, attack, "message")
-    return sent(message)

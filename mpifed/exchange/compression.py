@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal, cast
 
@@ -18,7 +17,7 @@ from mpifed.components.registry import make, named, plain
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
-from mpifed.state import check_result, client, on_host
+from mpifed.state import check_result, on_host
 from topologies.parameters import ComponentOf
 
 PURPOSE = "compression"
@@ -196,19 +195,6 @@ def chunks(clients: int, size: int) -> Iterator[slice]:
     """
     step = max(1, NUMBERS // max(size, 1))
     return (slice(lo, lo + step) for lo in range(0, clients, step))
-
-
-@dataclass(frozen=True)
-class ErrorFeedback:
-    """What a biased compressor has kept back of each client's messages.
-
-    Attributes
-    ----------
-    residual : Tensor
-        (clients, numbers), one row per client.
-    """
-
-    residual: Tensor = client()
 
 
 __all__ = ["Compressor", "build"]

@@ -146,9 +146,12 @@ class GossipChannel(Channel):
     def _corrected(self, rows: Tensor, before: Tensor, correction: Correction) -> Tensor:
         """The correction sees the update that the method has made."""
         routing, size = self.mixing.routing, math.prod(rows.shape[1:])
-        route, part = self._route(routing), self._next_part(correction.width(size))
+        route, part = self._route(routing), self.next_part(correction.width(size))
         if correction.within_steps and self._duals_at != part.start:
-            raise TypeError("a method that declares takes_duals asked its channel for none")
+            raise TypeError(
+                f"{type(correction).__name__} works within local steps, which the method takes "
+                "without its channel: local(start, optimizer, clients, draws, channel)"
+            )
         if not (correction.compresses or correction.chooses):
             self._book_uncompressed(rows, correction.numbers(size), routing)
 
@@ -256,7 +259,7 @@ class GossipChannel(Channel):
     def _compressed(self, rows: Tensor) -> Tensor:
         """CHOCO-Gossip: what travels is the compressed distance from the neighbours' replica."""
         size = math.prod(rows.shape[1:])
-        route, part = self._route(self.mixing.routing), self._next_part(size)
+        route, part = self._route(self.mixing.routing), self.next_part(size)
         replicas, flat = self.memory.replica, rows.flatten(1)
         mix = partial(self._mixed, routing=self.mixing.routing)
         sent = self._sent(route, flat - replicas[:, part])
@@ -295,16 +298,3 @@ class GossipChannel(Channel):
             for row in np.flatnonzero(np.isin(route.mine, nodes)).tolist():
                 torch.mul(flat[row], self_weight, out=mixed[row]).add_(total)
         return mixed.view(rows.shape)
-
-
-def to_neighbours(channel: Channel) -> GossipChannel:
-    """Return ``channel`` as one to neighbours, for algorithms that gossip alone.
-
-    Raises
-    ------
-    TypeError
-        If it leads to none, which ``Algorithm.exchanges`` should have ruled out.
-    """
-    if not isinstance(channel, GossipChannel):
-        raise TypeError(f"{type(channel).__name__} leads to no neighbours")
-    return channel

@@ -19,23 +19,31 @@ Noise is pseudo-random and in floating point: this simulates private training an
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed.exchange.aggregation import clipped
-from mpifed.exchange.base import Channel, Round, Transform
+from mpifed.exchange.base import Round, Transform, Updates
 from mpifed.federation.options import PrivacyOptions
 from mpifed.random import SERVER
 
 PURPOSE, PAIRWISE = "privacy", "privacy, with client"
 
 
-def local_noise(options: PrivacyOptions, n_clients: int) -> Transform:
-    """Return the transform by which each client clips its update and adds noise to it."""
-    return Transform(np.ones(n_clients, bool), partial(noised, options=options))
+class LocalNoise(Transform):
+    """Each client clips its update and adds noise to it."""
+
+    def __init__(self, options: PrivacyOptions) -> None:
+        self.options = options
+
+    def apply(self, updates: Updates, state: Any, channel: Any) -> tuple[Updates, Any]:
+        round = channel.round
+        noisy = noised(updates.differences, round.ids, round, self.options)
+        return updates.replaced(torch.arange(len(noisy), device=noisy.device), noisy), state
 
 
 def noised(updates: Tensor, ids: np.ndarray, round: Round, options: PrivacyOptions) -> Tensor:
@@ -47,20 +55,21 @@ def noised(updates: Tensor, ids: np.ndarray, round: Round, options: PrivacyOptio
     return noisy
 
 
-def pairwise_noise(
-    rows: Tensor, channel: Channel, before: Tensor | None, *, options: PrivacyOptions
-) -> Tensor:
-    """Return rows to which clients that exchange models in the round have added opposite noise."""
-    round, deviation = channel.round, options.pairwise_multiplier * (options.clip_norm or 0.0)
-    steps = channel.exchange.arcs(round.number, round.active, rows.element_size())
-    assert steps is not None
-    arcs = np.sort(round.federation.training[steps[0]], axis=1)
-    rows = rows.clone()
-    for first, second in np.unique(arcs, axis=0).tolist():
-        for row in np.flatnonzero(np.isin(round.ids, (first, second))).tolist():
-            noise = _drawn(rows[row], round, f"{PAIRWISE} {second}", first, deviation)
-            rows[row] += noise if round.ids[row] == first else -noise
-    return rows
+class PairwiseNoise(Transform):
+    """Clients that exchange models in a round add opposite noise."""
+
+    def __init__(self, options: PrivacyOptions) -> None:
+        self.deviation = options.pairwise_multiplier * (options.clip_norm or 0.0)
+
+    def apply(self, updates: Updates, state: Any, channel: Any) -> tuple[Updates, Any]:
+        round, rows = channel.round, updates.values.clone()
+        steps = channel.exchange.arcs(round.number, round.active, rows.element_size())
+        arcs = np.sort(round.federation.training[steps[0]], axis=1)
+        for first, second in np.unique(arcs, axis=0).tolist():
+            for row in np.flatnonzero(np.isin(round.ids, (first, second))).tolist():
+                noise = _drawn(rows[row], round, f"{PAIRWISE} {second}", first, self.deviation)
+                rows[row] += noise if round.ids[row] == first else -noise
+        return replace(updates, values=rows), state
 
 
 def central_noise(

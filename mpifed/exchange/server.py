@@ -17,12 +17,19 @@ from mpifed.errors import RunError
 from mpifed.exchange.aggregation import (
     build,
     check_number,
-    clipped,
     completed_options,
     inner_products,
 )
-from mpifed.exchange.base import Exchange, Round, ServerChannel, bits_of, timed
-from mpifed.exchange.compression import Compressor, ErrorFeedback, RandK, compressed, message_sizes
+from mpifed.exchange.base import (
+    Exchange,
+    Round,
+    ServerChannel,
+    Transform,
+    Updates,
+    bits_of,
+    timed,
+)
+from mpifed.exchange.compression import Compressor, RandK, message_sizes
 from mpifed.exchange.pre_aggregation import NoPreAggregator
 from mpifed.exchange.privacy import central_noise
 from mpifed.exchange.reduction import (
@@ -31,7 +38,8 @@ from mpifed.exchange.reduction import (
     sum_and_mass,
     weighted_sum,
 )
-from mpifed.exchange.server_optimizers import Centre, ServerMemory, ServerOptimizer
+from mpifed.exchange.server_optimizers import Centre, ServerMemory
+from mpifed.exchange.transforms import Clip, Sending, sending
 from mpifed.federation.clients import Federation
 from mpifed.federation.participation import Participation
 from mpifed.state import Nothing, on_host
@@ -56,6 +64,13 @@ class Server(Exchange):
         What makes means of some updates each, which the aggregator gets in place of updates.
     clip : float, optional
         Largest Euclidean norm of an update; the server scales longer ones to it.
+
+    Attributes
+    ----------
+    sending : Sending
+        How clients send their updates to be averaged, after ``transforms``.
+    receiving, steps : list of Transform
+        What the server does to each update that arrives, and to what it has made of all.
     """
 
     shared_is_rows = False
@@ -74,12 +89,12 @@ class Server(Exchange):
     ) -> None:
         super().__init__(federation, seed, stored, compressor)
         self.average_over = average_over
-        self.aggregator, self.clip = build(aggregator), clip
+        self.aggregator = build(aggregator)
         before = make("pre_aggregator", pre_aggregator, "exchange.pre_aggregator")
         self.pre_aggregator = None if isinstance(before, NoPreAggregator) else before
-        self.optimizer: ServerOptimizer | None = None
-        # Where the averaged numbers are running statistics, along which no optimizer moves.
-        self.shared_buffers = slice(0, 0)
+        self.sending = sending(compressor)
+        self.receiving: list[Transform] = [] if clip is None else [Clip(clip)]
+        self.steps: list[Transform] = []
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
@@ -95,17 +110,19 @@ class Server(Exchange):
         return ServerRound(self, Round(self.federation, self.seed, round, active), memory)
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
-        feedback: Any = Nothing()
+        memory = ServerMemory(Nothing(), Nothing(), Nothing())
+        if not shared:
+            return memory
         numbers = sum(tensor.numel() for tensor in shared)
-        if self.compressor is not None and not self.compressor.unbiased and shared:
-            feedback = ErrorFeedback(shared[0].new_zeros(n_hosted, numbers, dtype=dtype))
-        moments: Any = Nothing()
-        if self.optimizer is not None and shared:
-            moments = self.optimizer.init(shared[0].new_zeros(numbers))
-        centre: Any = Nothing()
-        if self.aggregator is not None and self.aggregator.centred and shared:
-            centre = Centre(shared[0].new_zeros(numbers, dtype=torch.float64))
-        return ServerMemory(feedback, moments, centre)
+        rows = shared[0].new_zeros((), dtype=dtype).expand(n_hosted, numbers)
+        transforms = [
+            (self.sending, rows),
+            *((step, shared[0].new_zeros(numbers)) for step in self.steps),
+        ]
+        states = {each.memory: each.init(like) for each, like in transforms if each.memory}
+        if self.aggregator is not None and self.aggregator.centred:
+            states["centre"] = Centre(shared[0].new_zeros(numbers, dtype=torch.float64))
+        return replace(memory, **states)
 
     @property
     def adds_noise(self) -> bool:
@@ -115,7 +132,7 @@ class Server(Exchange):
     @property
     def averages(self) -> bool:
         """Whether it takes the mean of what arrives, and nothing else."""
-        return self.aggregator is None and self.clip is None and not self.adds_noise
+        return self.aggregator is None and not self.receiving and not self.adds_noise
 
     def spread(self, shared: Tensor) -> Tensor:
         return shared
@@ -138,22 +155,19 @@ class ServerRound(ServerChannel):
         self, rows: Tensor, weights: Tensor, before: Tensor, total_weight: float = 1.0
     ) -> Tensor:
         self.check_update(rows, weights, before)
-        rows = self.transformed(rows, before)
         if not self.round.count:
             return before
         self._count_update()
-        if self.exchange.optimizer is not None:
-            mean = self._mean(self._fed_back(rows - before), weights, total_weight)
+        server = self.exchange
+        updates = self.through([*server.transforms, server.sending], Updates(rows, before))
+        if server.steps:
+            mean = self._mean(updates.differences, weights, total_weight)
             return before + self.along(mean.to(before))
-        if not self.exchange.averages:
-            mean = self._mean(self._sent(rows - before), weights, total_weight)
+        if not server.averages:
+            mean = self._mean(updates.differences, weights, total_weight)
             return (before.double() + mean).to(before)
-        if self.compressor is None:
-            update = self._sent(rows)
-        else:
-            update = self._fed_back(rows - before)
-        total, divisor, absent = self._total_and_shares(update, weights, total_weight)
-        share_of_before = absent if self.compressor is None else 1.0
+        total, divisor, absent = self._total_and_shares(updates.values, weights, total_weight)
+        share_of_before = absent if updates.origin is before else 1.0
         total /= divisor
         if share_of_before:
             total += before * share_of_before
@@ -165,14 +179,7 @@ class ServerRound(ServerChannel):
         return self._mean(rows, weights, total_weight)
 
     def along(self, mean: Tensor) -> Tensor:
-        optimizer, buffers = self.exchange.optimizer, self.exchange.shared_buffers
-        if optimizer is None:
-            return mean
-        step, moments = optimizer.step(mean.flatten(), self.memory.moments)
-        self.memory = replace(self.memory, moments=moments)
-        step = step.view_as(mean)
-        step[..., buffers] = mean[..., buffers]
-        return step
+        return self.through(self.exchange.steps, Updates(mean)).values
 
     def _mean(self, rows: Tensor, weights: Tensor, total_weight: float) -> Tensor:
         """What the server makes of updates that were sent, float64."""
@@ -181,14 +188,14 @@ class ServerRound(ServerChannel):
             assert server.privacy is not None
             return central_noise(rows, self._sum, server.privacy, round)
         if server.aggregator is None:
-            updates = rows if server.clip is None else clipped(rows, server.clip)
-            total, divisor, _ = self._total_and_shares(updates, weights, total_weight)
+            updates = self.through(server.receiving, Updates(rows))
+            total, divisor, _ = self._total_and_shares(updates.values, weights, total_weight)
             return total.double() / divisor
         # What is not finite is refused with the client's number, before anything is made of it.
         check_not_diverged(server.federation.communicator, [rows], round.ids, "update")
         aggregate = self.outcome(rows)
         if server.aggregator.centred:
-            part = self._next_part(aggregate.numel())
+            part = self.next_part(aggregate.numel())
             last = self.memory.centre.last.clone()
             last[part] = aggregate.flatten()
             self.memory = replace(self.memory, centre=Centre(last))
@@ -197,8 +204,7 @@ class ServerRound(ServerChannel):
     def outcome(self, updates: Tensor) -> Tensor:
         server, round, members = self.exchange, self.round, None
         aggregator, before, came = server.aggregator, server.pre_aggregator, round.count
-        if server.clip is not None:
-            updates = clipped(updates, server.clip)
+        updates = self.through(server.receiving, Updates(updates)).values
         if aggregator is None:
             return self._sum(updates, torch.full((len(updates),), 1 / came).double())
         if before is not None:
@@ -219,7 +225,8 @@ class ServerRound(ServerChannel):
     def send(self, rows: Tensor, uncompressed: bool = False) -> Tensor:
         self.check_rows(rows)
         self._count_update()
-        return self._sent(rows if uncompressed else self.transformed(rows), uncompressed)
+        transforms = [*self.exchange.transforms, Sending(self.compressor)]
+        return self.through([Sending()] if uncompressed else transforms, Updates(rows)).values
 
     def coordinates(self, size: int) -> np.ndarray | None:
         if not isinstance(self.compressor, RandK):
@@ -230,7 +237,7 @@ class ServerRound(ServerChannel):
     def send_chosen(self, rows: SparseRows) -> SparseRows:
         self._check_not_private("sends chosen coordinates")
         assert isinstance(self.compressor, RandK)
-        self._book_compressed(rows.size, rows.dtype)
+        self.book(rows.size, rows.dtype, self.compressor)
         values = self.transformed(rows.values)
         return SparseRows(rows.columns, values, rows.size).scaled(self.compressor.scale(rows.size))
 
@@ -271,9 +278,7 @@ class ServerRound(ServerChannel):
 
     def among(self, chosen: np.ndarray) -> ServerRound:
         self._check_not_private("takes means within groups of clients")
-        channel = self.exchange.at(self.round.number, self.round.active & chosen)
-        channel.transforms = self.transforms
-        return channel
+        return self.exchange.at(self.round.number, self.round.active & chosen)
 
     def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
         communicator = self.exchange.federation.communicator
@@ -283,43 +288,22 @@ class ServerRound(ServerChannel):
         sent[: len(tensors)] = [on_host(tensor) for tensor in tensors]
         return [torch.from_numpy(communicator.broadcast(values)) for values in sent]
 
-    def _sent(self, rows: Tensor, uncompressed: bool = False) -> Tensor:
-        """The messages as they arrive, booked."""
-        if self.compressor is None or uncompressed:
-            self._messages += 1
-            ledger, count = self.exchange.ledger, self.round.count
-            ledger.up_bits += count * bits_of(rows.shape[1:], rows.dtype)
-            ledger.up_floats += count * math.prod(rows.shape[1:])
-            return rows
-        draws, purpose = self.round.draws, self._purpose
-        self._book_compressed(math.prod(rows.shape[1:]), rows.dtype)
-        arrived = compressed(self.compressor, rows.flatten(1), draws, self.round.ids, purpose)
-        return arrived.view(rows.shape)
+    def book(self, size: int, dtype: torch.dtype, compressor: Compressor | None) -> str:
+        """Count and book the next message of each participant; return its random stream.
 
-    def _fed_back(self, update: Tensor) -> Tensor:
-        """``_sent``; what a biased compressor loses is added to the next round's update (Seide et
-        al. 2014; Stich et al. 2018).
+        ``size`` is the numbers of a message before compression.
         """
-        if self.compressor is None or self.compressor.unbiased:
-            return self._sent(update)
-        part = self._next_part(math.prod(update.shape[1:]))
-        residual = self.memory.feedback.residual.clone()
-        corrected = update.flatten(1) + residual[:, part]
-        arrived = self._sent(corrected)
-        residual[:, part] = corrected - arrived
-        self.memory = replace(self.memory, feedback=ErrorFeedback(residual))
-        return arrived.view(update.shape)
-
-    def _book_compressed(self, size: int, dtype: torch.dtype) -> None:
-        """Counts and books the next message, of ``size`` numbers before compression."""
-        assert self.compressor is not None
-        everyone, draws = np.flatnonzero(self.round.active), self.round.draws
-        bits, floats = message_sizes(
-            self.compressor, size, dtype.itemsize, draws, everyone, self._purpose
-        )
+        ledger, count, purpose = self.exchange.ledger, self.round.count, self._purpose
         self._messages += 1
-        self.exchange.ledger.up_bits += int(bits.sum())
-        self.exchange.ledger.up_floats += int(floats.sum())
+        if compressor is None:
+            ledger.up_bits += count * bits_of(torch.Size([size]), dtype)
+            ledger.up_floats += count * size
+            return purpose
+        everyone, draws = np.flatnonzero(self.round.active), self.round.draws
+        bits, floats = message_sizes(compressor, size, dtype.itemsize, draws, everyone, purpose)
+        ledger.up_bits += int(bits.sum())
+        ledger.up_floats += int(floats.sum())
+        return purpose
 
     def _total_and_shares(
         self, rows: Tensor, weights: Tensor, total_weight: float

@@ -13,6 +13,9 @@ from mpifed.errors import InputError
 # What finds epsilon.
 PACKAGE = "dp_accounting"
 
+# How learning rates under gossip depend on clients' shares of the samples; see ``Channel.rates``.
+StepScale = Literal["paper", "normalised", "none"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -179,6 +178,46 @@ class SgdRule(Rule):
             torch.sub(start, rate * v if self.options.momentum else change.mul_(rate), out=w)
 
 
+def adam_step(
+    w: Tensor,
+    gradient: Tensor,
+    moments: Moments,
+    decays: tuple[float, float],
+    size: Rate,
+    scale: Rate,
+    epsilon: float,
+) -> None:
+    """Take a step of Adam (Kingma and Ba 2015, section 2, last paragraph) in place.
+
+    With the decays beta1 and beta2 of the moments m and v, and alpha the learning rate, step t has
+
+        m <- beta1 m + (1 - beta1) g,    v <- beta2 v + (1 - beta2) g^2
+        w <- w - size m / (v^(1/2) / scale + epsilon)
+        size = alpha / (1 - beta1^t),    scale = (1 - beta2^t)^(1/2)
+
+    Parameters
+    ----------
+    w, gradient : Tensor
+        The parameters, changed in place, and their gradient g.
+    moments : tuple of Tensor
+        m and v, changed in place.
+    decays : tuple of float
+        beta1 and beta2.
+    size, scale : Tensor or float
+        As above; tensors have a number for each row.
+    epsilon : float
+        What is added to the root.
+    """
+    (first, second), (beta1, beta2) = moments, decays
+    first.lerp_(gradient, 1 - beta1)
+    second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    root = (second.sqrt() / scale).add_(epsilon)
+    if isinstance(size, float):
+        w.addcdiv_(first, root, value=-size)
+    else:
+        w -= size * first / root
+
+
 class AdamRule(Rule):
     """Adam (Kingma and Ba 2015, Algorithm 1); AdamW decays weights apart from the gradient."""
 
@@ -188,21 +227,15 @@ class AdamRule(Rule):
         return AdamState(first, second, steps, epochs)
 
     def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
-        first, second = moments
         options = self.options
         if options.optimizer == "adam":
             decay(change, w, options.weight_decay, rate)
         elif options.weight_decay:
             w *= 1 - rate * options.weight_decay
-        first.lerp_(change, 1 - options.beta1)
-        second.mul_(options.beta2).addcmul_(change, change, value=1 - options.beta2)
+        decays = options.beta1, options.beta2
+        size = rate / (1 - options.beta1**number)
         scale = (1 - options.beta2**number) ** 0.5
-        size: Any = rate / (1 - options.beta1**number)
-        root = (second.sqrt() / scale).add_(options.epsilon)
-        if isinstance(size, float):
-            w.addcdiv_(first, root, value=-size)
-        else:
-            w -= size * first / root
+        adam_step(w, change, moments, decays, size, scale, options.epsilon)
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:

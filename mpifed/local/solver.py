@@ -9,12 +9,13 @@ whichever clients share its rank:
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor
 from mpifed.data.base import Split
 from mpifed.errors import note
 from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.options import StepScale
 from mpifed.local.adjustments import Adjustment, Coupling, Minibatch, Shift, Steps, sequences
 from mpifed.local.minibatches import (
     LANES,
@@ -69,6 +71,16 @@ SCHEDULES: dict[str, Callable[[int, int], float]] = {
     "linear": lambda t, R: 1 / max(t, 1),
     "cosine": lambda t, R: (1 + math.cos(math.pi * min(t, R) / R)) / 2,
 }
+
+
+class Averaging(Protocol):
+    """What averages the rows that a solver trains, as it bears on their steps: a ``Channel``."""
+
+    def rates(self, clients: Clients, rule: StepScale) -> np.ndarray | None:
+        """Return factors of the learning rates, float64 (clients,); None for ones."""
+
+    def duals(self, shared: Tensor) -> Tensor | None:
+        """Return what all steps together take from ``shared``, by their rates; None for nothing."""
 
 
 @dataclass
@@ -378,6 +390,14 @@ def learning_rates(
     return rates if step_scale is None else rates * step_scale[:, None]
 
 
+def over_rates(moves: Tensor | float, rates: Tensor) -> Tensor:
+    """Return moves divided by the learning rates of their steps; 0 where these are 0.
+
+    There nothing has moved, and no gradient is known.
+    """
+    return moves / rates.where(rates > 0, torch.inf)
+
+
 def summed_rates(rates: np.ndarray, work: Work) -> np.ndarray:
     """Return the sum of the learning rates of all steps of a client.
 
@@ -431,6 +451,8 @@ class LocalSolver:
         Name of the stream from which minibatches are drawn.
     epochs_field : str
         Where the epochs come from, for messages.
+    step_scale : {'paper', 'normalised', 'none'}
+        How rates depend on a client's share of the samples under gossip; see ``Channel.rates``.
 
     Attributes
     ----------
@@ -452,8 +474,9 @@ class LocalSolver:
         device: torch.device,
         purpose: str = "minibatches",
         epochs_field: str = "local.epochs",
+        step_scale: StepScale = "normalised",
     ) -> None:
-        self.model, self.options = model, options
+        self.model, self.options, self.step_scale = model, options, step_scale
         self.device, self.purpose = device, purpose
         self.horizon, self.longest = options.lr_horizon or horizon, longest
         width = min(options.batch_size, longest)
@@ -490,7 +513,14 @@ class LocalSolver:
         """
         changed = dataclasses.replace(self.options, **options)
         shared = self.horizon, self.longest, self.device
-        return LocalSolver(model or self.model, changed, *shared, purpose, epochs_field)
+        names = purpose, epochs_field, self.step_scale
+        return LocalSolver(model or self.model, changed, *shared, *names)
+
+    def scaled(self, step_scale: StepScale) -> LocalSolver:
+        """Return the same solver with another rule for the rates under gossip."""
+        solver = copy.copy(self)
+        solver.step_scale = step_scale
+        return solver
 
     @property
     def keeps_buffers(self) -> bool:
@@ -548,13 +578,14 @@ class LocalSolver:
         optimizer: OptimizerState,
         clients: Clients,
         draws: Draws,
+        channel: Averaging | None = None,
+        *,
         weights: Tensor | None = None,
         step_scale: np.ndarray | None = None,
         adjustments: Sequence[Adjustment] = (),
         mask: Tensor | None = None,
         coupling: Coupling | None = None,
         steps: int | None = None,
-        duals: Tensor | None = None,
     ) -> tuple[Tensor, OptimizerState]:
         """Train every row of ``start`` on its client's shard.
 
@@ -568,6 +599,9 @@ class LocalSolver:
             The participants hosted here; late ones take fewer steps.
         draws : Draws
             Random numbers of the round.
+        channel : Channel, optional
+            What averages the rows afterwards: steps then have its rates and take its duals. None
+            for rows that stay with their clients.
         weights : Tensor, optional
             q, of each model on each hosted training sample, (models, samples).
         step_scale : numpy.ndarray, optional
@@ -580,9 +614,6 @@ class LocalSolver:
             What moves the models of a client together; None trains them apart.
         steps : int, optional
             Steps of a client, in place of those of the section ``local``.
-        duals : Tensor, optional
-            What the steps of the round take from ``start``, each in proportion to its learning
-            rate: ``Channel.duals``.
 
         Returns
         -------
@@ -591,6 +622,10 @@ class LocalSolver:
         """
         options, rule_state = self.options, without_buffers(optimizer)
         work = self._work(clients, steps)
+        duals = None
+        if channel is not None:
+            duals = channel.duals(start)
+            step_scale = channel.rates(clients, self.step_scale)
         rates = learning_rates(
             options, self.horizon, draws.round, rule_state.epochs, work, step_scale
         )
@@ -656,7 +691,8 @@ class LocalSolver:
         Returns
         -------
         Tensor
-            float64 (clients,), positive, on the solver's device.
+            float64 (clients,), on the solver's device; 0 of clients that a schedule has brought to
+            rest. ``over_rates`` divides by it.
         """
         options, rule_state = self.options, without_buffers(optimizer)
         work = self._work(clients, steps)

@@ -30,10 +30,12 @@ The other names are for some families of methods:
   ``StackedObjective``, ``sampled_gradients``, ``row_norms``, ``row_products``; of linear models
   ``SparseObjective``, ``columns_of``, ``rows_of``, ``design``, ``hessian``, ``smoothness``
 * minimisers of a client's risk: ``local_optima``, ``local_starts``, ``usual_tolerance``
+* ``over_rates``, moves divided by the learning rates of their steps
 * minibatches without the local solver: ``batches``, ``minibatches``, ``chosen``, ``share_weights``
 * messages of which few numbers are sent: ``SparseRows``, ``add_scaled``, ``flat_positions``,
   ``gathered``; what compressors do to them: ``message_variance``, ``proven_contraction``
-* steps of a server: ``Adam`` with ``Moments``, ``Nesterov`` with ``Moment``
+* steps of a server: ``Adam`` with ``Moments``, ``Nesterov`` with ``Moment``; ``adam_step`` of
+  local steps
 * gossip with chosen neighbours: ``GossipChannel``, ``Nearby``
 * random numbers beside ``Draws``: ``stream``, ``shuffles``, ``bits_at``
 * ``label_sums`` and ``new_prototypes`` of representations; ``simplex``, the projection
@@ -51,11 +53,12 @@ from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
 from mpifed.exchange.collectives import agreed, computed_once, largest, total, where_recorded
 from mpifed.exchange.compression import proven_contraction
-from mpifed.exchange.gossip_channel import GossipChannel, to_neighbours
+from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.exchange.reduction import SparseRows, add_scaled, flat_positions, gathered
 from mpifed.exchange.routes import Nearby
 from mpifed.exchange.server_optimizers import Adam, Decay, Moment, Moments, Nesterov, Rate
 from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.options import StepScale
 from mpifed.io.memory import check_memory
 from mpifed.local.adjustments import Adjustment, Coupling, Minibatch, Proximal, Shift, Within
 from mpifed.local.linear_objective import (
@@ -86,6 +89,7 @@ from mpifed.local.optima import (
     local_starts,
     usual_tolerance,
 )
+from mpifed.local.optimizers import adam_step
 from mpifed.local.projections import simplex
 from mpifed.local.scoring import (
     best_weight,
@@ -95,17 +99,12 @@ from mpifed.local.scoring import (
     train_losses,
     train_risks,
 )
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.method.algorithm import Algorithm, AnyChannel, Averages, Compressors, Weighting
+from mpifed.local.solver import LocalSolver, OptimizerState, over_rates
+from mpifed.method.algorithm import Algorithm, AnyChannel, Compressors
 from mpifed.method.initial import initial_models, starting_point
 from mpifed.method.predictor import Predictor
 from mpifed.method.prototypes import label_sums, new_prototypes
-from mpifed.method.steps import (
-    StepScale,
-    averaged_buffers,
-    message_variance,
-    step_scale,
-)
+from mpifed.method.steps import averaged_buffers, message_variance
 from mpifed.method.stored import stored_configuration, stored_state
 from mpifed.method.tuning import tuned, tuner_of
 from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
@@ -124,7 +123,6 @@ __all__ = [
     "Adjustment",
     "Algorithm",
     "AnyChannel",
-    "Averages",
     "Benchmark",
     "Channel",
     "Clients",
@@ -164,8 +162,8 @@ __all__ = [
     "StackedObjective",
     "Start",
     "StepScale",
-    "Weighting",
     "Within",
+    "adam_step",
     "add_scaled",
     "agreed",
     "averaged_buffers",
@@ -197,6 +195,7 @@ __all__ = [
     "message_variance",
     "minibatches",
     "new_prototypes",
+    "over_rates",
     "plain",
     "proven_contraction",
     "raise_if_stop_requested",
@@ -212,11 +211,9 @@ __all__ = [
     "simplex",
     "smoothness",
     "starting_point",
-    "step_scale",
     "stored_configuration",
     "stored_state",
     "stream",
-    "to_neighbours",
     "to_server",
     "total",
     "train_losses",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
+from inspect import signature
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -12,21 +13,18 @@ from mpifed.components.registry import find
 from mpifed.components.requirement import Requirement
 from mpifed.data.base import Task
 from mpifed.exchange.base import Channel, Exchange, ServerChannel
+from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.method.predictor import Predictor
 from mpifed.models.base import Model, NoModel
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
-Weighting = Literal["samples", "clients"] | None
 
 # Which compressors the messages of an algorithm may go through.
 Compressors = Literal["any", "unbiased", "none"]
 
 # What a server makes of the messages of an algorithm.
-Aggregates = Literal["mean", "means", "sums"]
-
-# What an algorithm averages once in a round, and nothing else: its only model, or several.
-Averages = Literal["one", "several"]
+Aggregates = Literal["mean", "means", "sums", "mean_and_sums"]
 
 
 class Algorithm(ABC, Generic[AnyChannel]):
@@ -42,7 +40,7 @@ class Algorithm(ABC, Generic[AnyChannel]):
     2. ``init``;
     3. ``prepare``, once, before round 1;
     4. ``remarks``;
-    5. ``round``, in every round in which a client takes part;
+    5. ``round``, in every round in which a client takes part, and ``idle`` in the others;
     6. at every evaluation ``deploy``, ``adapt``, ``measure`` and ``learnt``.
 
     Subclasses set the attributes below where the defaults do not fit, those marked (instance) also
@@ -54,88 +52,73 @@ class Algorithm(ABC, Generic[AnyChannel]):
     requires : tuple of Requirement
         What it needs of the other values of a configuration.
     exchanges : tuple of str or None
-        Names of the exchanges that the algorithm supports; None for any. A class derived from
-        ``Algorithm[ServerChannel]`` has ``("server",)``.
-    devices : tuple of str
-        Where it computes, ``cpu`` and ``cuda`` or the first alone.
+        Names of the exchanges that it supports; None for any, and () where it sends nothing and is
+        run without one. ``Algorithm[ServerChannel]`` and ``Algorithm[GossipChannel]`` set it.
     compressors : {"any", "unbiased", "none"}
         Which compressors its messages may go through; biased ones are always allowed under gossip.
-    aggregates : {"mean", "means", "sums"}
+    aggregates : {"mean", "means", "sums", "mean_and_sums"}
         What a server makes of its messages: one mean of updates in a round and nothing else, for
-        which any aggregator may stand and which can be private; several means, or other numbers of
-        clients beside; or sums with weights of its own, for which no aggregator can stand.
-    communicates : bool
-        False if it sends nothing: it is then run without the configured exchange.
-    steps_locally : bool
-        True if clients take local steps that can be cut short (``participation.late=partial``).
-    steps_without_clients : bool
-        True if the server moves even in a round in which no client takes part.
-    server_steps : bool
-        True if its server moves what is shared along a mean of updates, once in a round, by any
-        ``server_optimizer``: by ``channel.average``, or by ``channel.along`` of a ``mean``.
-    takes_duals : bool
-        True if its local steps take ``channel.duals``, so that corrections of gossip that work
-        within them go with it.
-    neighbours : {"given", "corrected", "chosen"}
-        Whether under gossip it mixes by W^k alone, corrects that itself, or chooses whom clients
-        mix with.
-    averages_models : {"one", "several"} or None
-        Whether all that it averages in a round is its only model, or several, in one message.
+        which any aggregator may stand, which can be private, and along which any
+        ``server_optimizer`` moves; several means, or other numbers of clients beside; sums with
+        weights of its own, for which no aggregator can stand; or such sums beside one mean along
+        which the server moves (``channel.average``, or ``channel.along`` of a ``mean``).
     tasks : tuple of str (instance)
         Tasks of data sets from which it learns; see ``mpifed.data.base.Task``.
     columns : tuple of str (instance)
-        Names of what ``measure`` returns, which become columns of metrics.csv.
+        What it adds to metrics.csv: names of what ``measure`` returns, and ``nll`` where clients
+        deploy mixtures, whose likelihood is recorded for each split if it is not the loss.
     step_option : str (instance)
         The option to make smaller where numbers grow too large; error messages name it.
     local_options : tuple of str or None (instance)
         Options of the section ``local`` that it reads; None for all of them.
-    averages_by : {"samples", "clients"} or None (instance)
-        Weights of a server's average, by samples or all alike; None where the method adds messages
-        itself, with weights 1 / p for participation with probability p.
-    deploys_mixtures : bool (instance)
-        True if predictors are mixtures, whose likelihood is recorded where it is not the loss.
-    n_trained_models : int (instance)
-        Models of each client that it trains.
-    model_type : type or tuple of type
-        What its model must be an instance of; ``Model`` is what predicts, and ``NoModel`` is for
-        a method that trains something else.
     """
 
     model: Any
     requires: ClassVar[tuple[Requirement, ...]] = ()
+    channel_type: ClassVar[type] = Channel
     exchanges: ClassVar[tuple[str, ...] | None] = None
+    communicates: ClassVar[bool] = True
     compressors: ClassVar[Compressors] = "any"
     aggregates: ClassVar[Aggregates] = "mean"
-    devices: ClassVar[tuple[Literal["cpu", "cuda"], ...]] = ("cpu", "cuda")
-    communicates: ClassVar[bool] = True
-    uses_model: ClassVar[bool] = True
-    steps_locally: ClassVar[bool] = False
-    takes_duals: ClassVar[bool] = False
-    steps_without_clients: ClassVar[bool] = False
-    server_steps: ClassVar[bool] = False
-    averages_models: ClassVar[Averages | None] = None
-    neighbours: ClassVar[Literal["given", "corrected", "chosen"]] = "given"
     tasks: tuple[Task, ...] = ("classification", "sequence", "multi_label", "regression")
     columns: tuple[str, ...] = ()
     step_option: str = "local.lr"
     local_options: tuple[str, ...] | None = None
-    averages_by: Weighting = "samples"
-    deploys_mixtures: bool = False
-    n_trained_models: int = 1
-    model_type: ClassVar[type | tuple[type, ...]] = Model
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         bases = vars(cls).get("__orig_bases__", ())
-        to_server = any(ServerChannel in get_args(base) for base in bases)
-        if to_server and "exchanges" not in vars(cls):
-            cls.exchanges = ("server",)
-        cls.uses_model = cls.model_type is not NoModel
+        for channel, exchange in ((ServerChannel, "server"), (GossipChannel, "gossip")):
+            if any(channel in get_args(base) for base in bases):
+                cls.channel_type = channel
+                if "exchanges" not in vars(cls):
+                    cls.exchanges = (exchange,)
+        cls.communicates = cls.exchanges != ()
+
+    @classmethod
+    def model_type(cls) -> Any:
+        """Return what its model must be an instance of: the annotation of the first parameter.
+
+        It is ``Model``, which predicts, where the parameter has none.
+        """
+        first = next(iter(signature(cls).parameters))
+        annotation = get_type_hints(cls.__init__).get(first, Any)
+        return Model if annotation is Any else annotation
+
+    @classmethod
+    def uses_model(cls) -> bool:
+        """Return whether it trains a model that predicts, and not ``NoModel``."""
+        return cls.model_type() is not NoModel
 
     @classmethod
     def serves_unseen_clients(cls) -> bool:
         """Return whether ``adapt`` is there for clients that took no part in training."""
         return cls.adapt is not Algorithm.adapt
+
+    @classmethod
+    def moves_without_clients(cls) -> bool:
+        """Return whether ``idle`` is there for rounds in which no client takes part."""
+        return cls.idle is not Algorithm.idle
 
     def inspect(self, dtype: torch.dtype) -> None:
         """Check other runs from which something is taken; before anything is computed.
@@ -196,6 +179,10 @@ class Algorithm(ABC, Generic[AnyChannel]):
         draws : Draws
             The random numbers of this round.
         """
+
+    def idle(self, state: Any, clients: Clients, channel: AnyChannel, draws: Draws) -> Any:
+        """Return the state after a round in which no client takes part; by default it stays."""
+        return state
 
     @abstractmethod
     def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:

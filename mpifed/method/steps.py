@@ -1,31 +1,12 @@
-"""What the exchange asks of local steps, and what a server's step leaves to its average."""
+"""What compression adds to messages, and what a server's step leaves to its average."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.exchange.base import Channel
 from mpifed.exchange.compression import Compressor
-from mpifed.federation.clients import Clients, Federation
-
-StepScale = Literal["paper", "normalised", "none"]
-
-
-def step_scale(clients: Clients, channel: Channel, rule: StepScale) -> np.ndarray | None:
-    """Return factors of the learning rate under gossip, float64 (clients,); None for ones.
-
-    ``paper``: n_t / n (Marfoq et al. 2021, Alg. 4, line 19), so that gossip follows the server's
-    weighted objective; ``normalised``: T n_t / n, the same with mean one; ``none``: 1, as in the
-    published code. Under a server the average carries the weights.
-    """
-    if rule == "none" or not channel.shared_is_rows:
-        return None
-    weights = clients.weights.numpy()
-    return weights if rule == "paper" else weights * len(clients.federation.training)
+from mpifed.federation.clients import Federation
 
 
 def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:

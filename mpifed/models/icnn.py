@@ -12,7 +12,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from mpifed.data.base import Description
+from mpifed.data.base import Description, ProblemDescription
 from mpifed.errors import InputError
 from mpifed.models.base import Parametrised
 
@@ -239,4 +239,4 @@ def icnn(
     """
     dimension = math.prod(data.input_shape)
     network = dense_icnn(dimension, hidden=hidden, strong_convexity=strong_convexity)
-    return replace(network, problem=data.problem)
+    return replace(network, problem=data.problem if isinstance(data, ProblemDescription) else None)

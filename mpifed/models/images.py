@@ -37,7 +37,7 @@ class Images:
 def images_of(data: Description, model: str, least: int = 1) -> Images:
     """Find the channels of the samples."""
     shape = data.input_shape
-    validate_no_sequences(data, model)
+    validate_no_sequences(data.task, model)
     if len(shape) not in (2, 3):
         raise InputError(
             f"model '{model}' needs images, (height, width), (channels, height, width) or (height, "

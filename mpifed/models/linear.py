@@ -118,6 +118,6 @@ def linear(data: Description, *, bias: bool = True, loss: LossName = "auto") -> 
     loss : {'auto', 'squared', 'half_squared'}
         Loss of a regression: the mean squared error (auto, squared), or half the sum of squares.
     """
-    validate_no_sequences(data, "linear")
+    validate_no_sequences(data.task, "linear")
     kind = loss_for(data.task, loss)
     return Linear(math.prod(data.input_shape), data.n_outputs, bias, kind)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mpifed.data.base import Description
+from mpifed.data.base import Task
 from mpifed.errors import InputError
 
 # Number of guesses in recall at 5 (Gasanov et al. 2021, section 5.3).
@@ -269,10 +269,10 @@ def own_loss(samples: Callable[[Tensor, Tensor], Tensor], like: Loss = CROSS_ENT
     return replace(loss, perplexity=False)
 
 
-def validate_no_sequences(data: Description, model: str) -> None:
+def validate_no_sequences(task: Task, model: str) -> None:
     """Refuse data that have a target at each position, for models with one output a sample."""
-    if data.task == "sequence":
+    if task == "sequence":
         raise InputError(
-            f"model '{model}' gives one output for a sample, but the task of '{data.source}' is "
-            "sequence; allowed: lstm, or a torch module"
+            f"model '{model}' gives one output for a sample, but the task of the data is sequence; "
+            "allowed: lstm, or a torch module"
         )

@@ -157,7 +157,7 @@ def mlp(
     initial : {'uniform', 'normal'}
         First parameters: uniform on +-1/sqrt(inputs), torch's default, or N(0, 1).
     """
-    validate_no_sequences(data, "mlp")
+    validate_no_sequences(data.task, "mlp")
     widths = [64] if hidden is None else hidden
     sizes = (math.prod(data.input_shape), *widths, data.n_outputs)
     return Mlp(sizes, activation, loss_for(data.task, loss), initial)

@@ -11,8 +11,8 @@ from annotated_types import Ge
 
 from mpifed.dataset import (
     Communicator,
-    Description,
     GeneratedDataset,
+    ProblemDescription,
     Shards,
     agreed,
     kmeans,
@@ -38,8 +38,6 @@ class Transport(GeneratedDataset):
     partition : {'kmeans', 'iid'}
         Whether samples are cut by k-means into equal clusters, so that clients differ, or are each
         client's own draws.
-    kmeans_solver : {'own', 'package'}
-        Solver of the partition ``kmeans``: mpifed's own, or the package k-means-constrained.
     target_variance : {'trace', 'l1'}
         Var(Q) of L2-UVP: the trace of the covariance, or the sum of its absolute entries.
     seed : int, optional
@@ -57,7 +55,6 @@ class Transport(GeneratedDataset):
         raw: str | None = None,
         samples: Annotated[int, Ge(2)] = 2048,
         partition: Literal["kmeans", "iid"] = "kmeans",
-        kmeans_solver: kmeans.Solver = "own",
         target_variance: Variance = "trace",
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
@@ -69,13 +66,11 @@ class Transport(GeneratedDataset):
         if partition == "kmeans":
             self.owner = agreed(
                 communicator,
-                lambda: kmeans.equal_parts(
-                    self._pool(), n_clients, stream(self.seed, "partition"), kmeans_solver
-                ),
+                lambda: kmeans.equal_parts(self._pool(), n_clients, stream(self.seed, "partition")),
             )
         counts = np.full(n_clients, samples)
         none = np.zeros(n_clients, np.int64)
-        self.description = Description(
+        self.description = ProblemDescription(
             f"transport-{self.benchmark.name}",
             (dimension,),
             0,

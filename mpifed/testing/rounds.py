@@ -26,7 +26,6 @@ from mpifed.testing.ranks import Played, Table, in_threads
 from mpifed.training.build import make, make_dataset
 from mpifed.training.engine import Clock, Engine, computing_threads
 from mpifed.training.evaluation import training_of
-from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import taking_part
 
 T = TypeVar("T")
@@ -131,7 +130,7 @@ class Rounds:
         communicator = self._communicators[rank]
         dataset = self._dataset or make_dataset(configuration, communicator)
         setup = make(configuration, communicator, configuration.rounds, stored, dataset)
-        engine = Engine(setup, samples_of(setup), Clock())
+        engine = Engine(setup, setup.hosted_shards(), Clock())
         if stored is None:
             with torch.no_grad():
                 engine.prepare()
@@ -240,7 +239,7 @@ class Rounds:
 
         def deploy(rank: int) -> Any:
             engine = self._engines[rank]
-            clients = training_of(engine.setup, engine.samples)
+            clients = training_of(engine.setup, engine.shards)
             with torch.no_grad():
                 predictor = engine.setup.algorithm.deploy(
                     engine.state.algorithm, clients, Draws(engine.seed, engine.round)

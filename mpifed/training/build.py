@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,30 +18,24 @@ from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
 from mpifed.components.tables import ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
-from mpifed.data.base import (
-    Checked,
-    Dataset,
-    DerivedDataset,
-    Description,
-    HeldOut,
-    Split,
-    SplitName,
-)
+from mpifed.config.requirements import fits_gpu
+from mpifed.data.base import Dataset, Description, Split, SplitName
+from mpifed.data.derived import Checked, DerivedDataset, HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers, attackers, check_labels
-from mpifed.exchange.base import Exchange, exchange_class
+from mpifed.exchange.base import Exchange, Transform, exchange_class
 from mpifed.exchange.compression import Compressor, build
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing_options import with_sizes
+from mpifed.exchange.privacy import LocalNoise, PairwiseNoise
 from mpifed.exchange.server import Server, Silent
+from mpifed.exchange.transforms import ServerStep
 from mpifed.federation.clients import (
     Federation,
-    balanced_owners,
-    contiguous_owners,
     draw_unseen,
-    partitioned_owners,
 )
 from mpifed.federation.options import PrivacyOptions
+from mpifed.federation.placement import balanced_owners, contiguous_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
 from mpifed.local.options import LocalOptions
@@ -53,7 +46,7 @@ from mpifed.models.icnn import DenseICNN
 from mpifed.models.losses import loss_for
 from mpifed.models.modules import ModuleModel, module_model, seeded, with_shapes
 from mpifed.mpi.communicator import Communicator
-from mpifed.training.footprint import state_bytes
+from mpifed.training.footprint import sample_bytes_by_rank, state_bytes
 from mpifed.training.setup import Setup
 from mpifed.training.validation import (
     check_autocast,
@@ -128,19 +121,19 @@ def make_exchange(
     stored: Mapping[str, np.ndarray],
     compressor: Compressor | None,
     privacy: PrivacyOptions,
+    hostile: Attackers | None,
 ) -> Exchange:
     """Return the exchange of a run; collective."""
     exchange = exchanging(federation, seed, stored, compressor, **options)
+    exchange.transforms = transforms_of(privacy, hostile)
     if privacy.is_asked_for:
         exchange.privacy = privacy
     return exchange
 
 
-def choose_device(
-    name: str, supported: Collection[str], communicator: Communicator
-) -> torch.device:
+def choose_device(name: str, fits: bool, communicator: Communicator) -> torch.device:
     """Return the CPU, or this rank's GPU: its number on the node modulo the visible GPUs."""
-    if name == "cpu" or "cuda" not in supported:
+    if name == "cpu" or not fits:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         if name == "cuda":
@@ -239,13 +232,6 @@ class Poisoned(DerivedDataset):
         return replace(train, y=y)
 
 
-def scored_split(dataset: Dataset, train: Split, client_ids: np.ndarray) -> Split:
-    """Return the training samples of clients with their true labels."""
-    if not isinstance(dataset, Poisoned):
-        return train
-    return dataset.with_true_labels(train, client_ids)
-
-
 def attacked(
     attack: Section, federation: Federation, seed: int, dataset: Dataset
 ) -> tuple[Attackers | None, Dataset]:
@@ -258,6 +244,18 @@ def attacked(
     description = dataset.description
     check_labels(hostile.attack, hostile.name, description.task, description.n_classes)
     return hostile, Poisoned(dataset, hostile)
+
+
+def transforms_of(options: PrivacyOptions, hostile: Attackers | None) -> list[Transform]:
+    """Return what clients do to their updates before they send them, in turn."""
+    transforms: list[Transform] = []
+    if options.is_asked_for and options.where == "local":
+        transforms.append(LocalNoise(options))
+    if options.pairwise_multiplier:
+        transforms.append(PairwiseNoise(options))
+    if hostile is not None and hostile.attack.changes_updates:
+        transforms.append(hostile)
+    return transforms
 
 
 def _takes_data(function: Callable[..., Any]) -> bool:
@@ -298,7 +296,7 @@ def make_model(
     else:
         check_autocast(configuration.local.autocast, name)
     check_kind(built, name, method, configuration.algorithm.name)
-    # A model that does not predict reaches only methods that ask for it by ``model_type``.
+    # A model that does not predict reaches only methods that ask for it by a parameter of its type.
     return cast(Model, built)
 
 
@@ -389,7 +387,8 @@ def make(
     method = algorithm_class(method_name)
     with enough_memory(f"the model {name} with such options"):
         model = make_model(configuration, description, method)
-    device = choose_device(configuration.device, method.devices, communicator)
+    fits = not torch.cuda.is_available() or fits_gpu(configuration)
+    device = choose_device(configuration.device, fits, communicator)
     check_stepping(configuration.local.stepping, configuration.local.autocast, model)
     check_model_memory(model, name, dtype)
     local = with_stepping(configuration.local, model, device)
@@ -403,12 +402,12 @@ def make(
     if begins:
         algorithm.inspect(dtype)
     compressor = make_compressor(configuration.compression, algorithm.payload())
-    parts = federation, configuration.seed, stored, compressor, configuration.privacy
+    parts = federation, configuration.seed, stored, compressor, configuration.privacy, hostile
     exchange = make_exchange(exchanging, options, *parts)
     if isinstance(exchange, Server) and configuration.server_optimizer != PLAIN_MEAN:
         section = "server_optimizer"
-        exchange.optimizer = make_component(section, configuration.server_optimizer, section)
-        exchange.shared_buffers = algorithm.shared_buffers
+        optimizer = make_component(section, configuration.server_optimizer, section)
+        exchange.steps = [ServerStep(optimizer, algorithm.shared_buffers)]
     if isinstance(exchange, Gossip):
         exchange.spread_over(horizon)
     if device.type == "cpu":
@@ -417,7 +416,7 @@ def make(
     check_sums(model, name, options)
     return Setup(
         experiment=configuration.experiment,
-        method=method_name,
+        method=configuration.algorithm,
         data=configuration.data,
         dataset=dataset,
         federation=federation,
@@ -448,19 +447,17 @@ def make_federation(
     stored: Mapping[str, np.ndarray],
 ) -> Federation:
     """Return who is hosted where; collective."""
-    evaluation = configuration.evaluation
-    scored = description.n_test + (description.n_val if evaluation.validates else 0)
-    work = description.n_train + scored / evaluation.every
     hosting = hosting_ranks(configuration.hosts, configuration.threads, communicator)
-    if configuration.placement == "balanced":
-        owner = balanced_owners(samples_of_steps(configuration, description), len(hosting))
-    else:
-        owner = contiguous_owners(work, len(hosting), description.n_train)
+    work, links = samples_of_steps(configuration, description), None
     if configuration.placement == "partitioned":
         exchanging, options = exchanging_of(configuration)
         links = exchanging.links(int((~unseen).sum()), configuration.seed, options, stored)
-        if links is not None:
-            owner = partitioned_owners(work, unseen, links, len(hosting), communicator)
+    if links is not None:
+        owner = partitioned_owners(work, unseen, links, len(hosting), communicator)
+    elif configuration.placement == "balanced":
+        owner = balanced_owners(work, len(hosting))
+    else:
+        owner = contiguous_owners(work, len(hosting), description.n_train)
     participation = configuration.participation
     return Federation(communicator, hosting[owner], unseen, description.n_train, participation)
 
@@ -479,17 +476,3 @@ def sample_budget(
     if share < 1 or (inclusion < 1 and by_rank.max() > AUTOMATIC):
         return AUTOMATIC
     return None
-
-
-def sample_bytes_by_rank(
-    description: Description, federation: Federation, dtype: torch.dtype
-) -> np.ndarray:
-    """Return the bytes of the samples of the clients that each rank hosts, (ranks,)."""
-    samples = description.n_train + description.n_val + description.n_test
-    by_rank = np.bincount(federation.owner, weights=samples, minlength=federation.communicator.size)
-    return by_rank * sample_bytes(description, dtype)
-
-
-def sample_bytes(description: Description, dtype: torch.dtype) -> int:
-    """Return the bytes of a sample and its label in memory."""
-    return math.prod(description.input_shape) * dtype.itemsize + 8

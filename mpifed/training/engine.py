@@ -18,10 +18,12 @@ from threadpoolctl import threadpool_limits
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
+from mpifed.data.base import ProblemDescription
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
 from mpifed.exchange.accounting import EPSILON, accountant_of
 from mpifed.exchange.base import Ledger
 from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.hosted import HostedShards
 from mpifed.federation.participation import efforts
 from mpifed.method.algorithm import Algorithm
 from mpifed.method.checks import check_state
@@ -31,7 +33,6 @@ from mpifed.training import evaluation as evaluations
 from mpifed.training.callbacks import Progress
 from mpifed.training.evaluation import ClientResults, warn_of_losses
 from mpifed.training.run_directory import Recorder
-from mpifed.training.samples import Samples
 from mpifed.training.setup import Setup
 from mpifed.training.simulated_time import clock_of, taking_part
 from mpifed.watchdog.heartbeat import at_round, set_hosted_clients
@@ -188,9 +189,9 @@ class Engine:
     """The state of a run and the loop that advances it; all methods are collective."""
 
     def __init__(
-        self, setup: Setup, samples: Samples, clock: Clock, directory: Path | None = None
+        self, setup: Setup, shards: HostedShards, clock: Clock, directory: Path | None = None
     ) -> None:
-        self.setup, self.samples, self.clock = setup, samples, clock
+        self.setup, self.shards, self.clock = setup, shards, clock
         self.seed = setup.seed
         self.simulated = clock_of(setup)
         self.rows = Rows(setup)
@@ -209,7 +210,7 @@ class Engine:
     @property
     def everyone(self) -> Clients:
         """All clients hosted here."""
-        return self.samples.among_hosted(np.arange(len(self.setup.federation.hosted)))
+        return self.shards.among_hosted(np.arange(len(self.setup.federation.hosted)))
 
     @property
     def elapsed(self) -> float:
@@ -298,7 +299,7 @@ class Engine:
         local = self.clock.seconds["local"]
         while True:
             self.active = int(active.sum())
-            if not self.active and not setup.algorithm.steps_without_clients:
+            if not self.active and not setup.algorithm.moves_without_clients():
                 return
             booked = dict(vars(exchange.ledger))
             try:
@@ -337,12 +338,13 @@ class Engine:
         if everyone and effort is None:
             clients = self.everyone
         else:
-            clients = self.samples.clients(positions, effort)
+            clients = self.shards.clients(positions, effort)
         draws = Draws(self.seed, self.round)
         part = self.rows.of(positions)
         channel = setup.channel(self.round, active, part.memory, clients)
         with torch.no_grad():
-            moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
+            advance = setup.algorithm.round if self.active else setup.algorithm.idle
+            moved = advance(part.algorithm, clients, channel, draws)
         check_state(setup.algorithm, "round", moved, part.algorithm)
         spent, exchanging = time.perf_counter() - began, setup.exchange.seconds - exchanged
         self.clock.seconds["exchange"] += exchanging
@@ -393,7 +395,8 @@ class Engine:
     ) -> None:
         self.scores, results, learnt = evaluated
         recorder.row(self.scores)
-        recorder.clients(results, learnt, self.setup.dataset.description)
+        description = self.setup.dataset.description
+        recorder.clients(results, learnt, description.client_names, description.class_names)
         if not self.has_infinite_losses:
             self.has_infinite_losses = warn_of_losses(
                 results, self.round, advice(self.setup.algorithm)
@@ -403,7 +406,7 @@ class Engine:
     def evaluated(self) -> tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]] | None:
         """Return a row of metrics.csv, scores and learnt results on rank 0; None elsewhere."""
         at = Draws(self.seed, self.round)
-        evaluation = evaluations.evaluate(self.setup, self.samples, self.state, at)
+        evaluation = evaluations.evaluate(self.setup, self.shards, self.state, at)
         learnt = evaluation.learnt
         if self.round == self.setup.rounds:
             learnt = learnt | evaluations.of_observers(self.setup)
@@ -438,7 +441,7 @@ class Engine:
                 recorder.metrics if recorder else "",
                 dict(vars(setup.exchange.ledger)),
                 {**self.clock.seconds, "total": self.elapsed},
-                data if data.problem is None else None,
+                None if isinstance(data, ProblemDescription) else data,
                 self.simulated.stored() if self.simulated is not None else None,
             )
             self.writer.start(

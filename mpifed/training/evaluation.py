@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from mpifed.exchange.accounting import EPSILON, accountant_of
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.observers import Mixed, epsilons, privacy_losses
 from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.hosted import HostedShards
 from mpifed.federation.participation import count_participants
 from mpifed.local.minibatches import chosen
 from mpifed.local.options import unread
@@ -27,8 +28,7 @@ from mpifed.local.scoring import client_scores
 from mpifed.method import checks
 from mpifed.method.predictor import Predictor
 from mpifed.models.base import Model
-from mpifed.training.build import scored_split
-from mpifed.training.samples import Samples
+from mpifed.training.build import Poisoned
 from mpifed.training.setup import Setup
 from mpifed.training.simulated_time import COLUMN, STALENESS, is_simulated, taking_part, waits
 
@@ -100,17 +100,19 @@ def score_clients(
     served: Iterable[tuple[Clients, Predictor, Predictor | None]],
     validates: bool = False,
     ids: np.ndarray | None = None,
-    scored_split: Callable[[Split, np.ndarray], Split] = lambda train, ids: train,
+    relabelled: Poisoned | None = None,
 ) -> ClientResults | None:
     """Score hosted clients on their training and test splits; collective.
 
     The second predictor, if any, is what they have of the merged state.
-    ``scored_split(train, ids)`` returns the training samples of clients with their true labels.
+    ``relabelled`` are the data of attackers, who are scored on their true labels.
     """
     parts = []
     for clients, predictor, merged in served:
-        if len(clients):
-            train = scored_split(clients.shards.train, clients.shards.client_ids)
+        if len(clients.rows):
+            train = clients.shards.train
+            if relabelled is not None:
+                train = relabelled.with_true_labels(train, clients.shards.client_ids)
             parts.append(_score(model, clients, predictor, train, validates))
             if merged is not None:
                 accurate = model.loss.measure == "accuracy"
@@ -322,15 +324,15 @@ def columns_of(setup: Setup) -> list[str]:
         *setup.exchange.columns,
         *unseen,
         *validation,
-        *task_columns(setup.model, setup.algorithm.deploys_mixtures, validates),
-        *setup.algorithm.columns,
+        *task_columns(setup.model, "nll" in setup.algorithm.columns, validates),
+        *(name for name in setup.algorithm.columns if name != "nll"),
     ]
 
 
 def _merges(setup: Setup) -> bool:
     """Whether clients have models of their own that are averaged."""
     algorithm = setup.algorithm
-    return setup.exchange.shared_is_rows and algorithm.communicates and algorithm.uses_model
+    return setup.exchange.shared_is_rows and algorithm.communicates and algorithm.uses_model()
 
 
 @dataclass(frozen=True)
@@ -358,12 +360,14 @@ class Evaluation:
         }
 
 
-def evaluate(setup: Setup, samples: Samples, state: states.RunState, draws: Draws) -> Evaluation:
+def evaluate(
+    setup: Setup, shards: HostedShards, state: states.RunState, draws: Draws
+) -> Evaluation:
     """Evaluate the state after a round."""
-    training, exchange = training_of(setup, samples), setup.exchange
+    training, exchange = training_of(setup, shards), setup.exchange
     shared, trained = states.shared_tensors(state.algorithm), of_trained(setup, state, training)
     return Evaluation(
-        score(setup, samples, state, training, draws),
+        score(setup, shards, state, training, draws),
         exchange.consensus_distance(exchange.latest(shared, state.memory)) if shared else None,
         measure(setup, trained, training, draws),
         exchange.measure(state.memory),
@@ -372,16 +376,16 @@ def evaluate(setup: Setup, samples: Samples, state: states.RunState, draws: Draw
     )
 
 
-def training_of(setup: Setup, samples: Samples) -> Clients:
+def training_of(setup: Setup, shards: HostedShards) -> Clients:
     """Return the clients hosted here that take part in training."""
     federation = setup.federation
-    return samples.among_hosted(np.flatnonzero(~federation.unseen[federation.hosted]))
+    return shards.among_hosted(np.flatnonzero(~federation.unseen[federation.hosted]))
 
 
-def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]:
+def remarks(setup: Setup, state: states.RunState, shards: HostedShards) -> list[str]:
     """Return lines for the log: the algorithm's own, and options of ``local`` that it ignores."""
     algorithm = setup.algorithm
-    training = training_of(setup, samples)
+    training = training_of(setup, shards)
     of_algorithm = algorithm.remarks(state.algorithm, training, setup.exchange)
     return [*_unread(setup), *_of_sample(setup), *_of_attacks(setup), *of_algorithm]
 
@@ -427,9 +431,9 @@ def _unread(setup: Setup) -> list[str]:
     read = setup.algorithm.local_options
     if read is None:
         return []
-    what = ", ".join(read) or "nothing"
+    name, what = setup.method.name, ", ".join(read) or "nothing"
     return [
-        f"local.{key}={value} changes nothing: of the section local, {setup.method} reads {what}"
+        f"local.{key}={value} changes nothing: of the section local, {name} reads {what}"
         for key, value in unread(setup.solver.options, read).items()
     ]
 
@@ -442,7 +446,7 @@ def count_scored(setup: Setup) -> int:
 
 def score(
     setup: Setup,
-    samples: Samples,
+    shards: HostedShards,
     state: states.RunState,
     training: Clients,
     draws: Draws,
@@ -465,25 +469,25 @@ def score(
     def deployed(of_all: Any, clients: Clients, chosen: np.ndarray) -> Predictor:
         every = len(chosen) == len(federation.hosted)
         of_clients = of_all if every else states.select(of_all, torch.from_numpy(chosen), is_rows)
-        return checked("deploy", algorithm.deploy(of_clients, clients, draws), len(clients), size)
+        return checked("deploy", algorithm.deploy(of_clients, clients, draws), len(chosen), size)
 
     def served() -> Iterator[tuple[Clients, Predictor, Predictor | None]]:
         rows = positions[~is_unseen]
-        for block in samples.blocks(rows):
+        for block in shards.blocks(rows):
             chosen = rows[block]
-            clients = training if len(chosen) == len(training) else samples.clients(chosen)
+            clients = training if len(chosen) == len(training.rows) else shards.clients(chosen)
             of_merged = None if merged is None else deployed(merged, clients, chosen)
             yield clients, deployed(state.algorithm, clients, chosen), of_merged
         if federation.unseen.any():
-            unseen = samples.among_hosted(positions[is_unseen])
+            unseen = shards.among_hosted(positions[is_unseen])
             adapted = algorithm.adapt(state.algorithm, unseen, setup.exchange, draws)
             predictor = checked("adapt", adapted, len(unseen), size)
             if options.unseen_shares and draws.round == setup.rounds:
                 predictor = with_growth(setup, state.algorithm, unseen, predictor, draws)
             yield unseen, predictor, None
 
-    training_split = partial(scored_split, setup.dataset)
-    return score_clients(federation, setup.model, served(), options.validates, ids, training_split)
+    relabelled = setup.dataset if isinstance(setup.dataset, Poisoned) else None
+    return score_clients(federation, setup.model, served(), options.validates, ids, relabelled)
 
 
 def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:
@@ -526,7 +530,7 @@ def of_observers(setup: Setup) -> dict[str, np.ndarray]:
 
 def of_trained(setup: Setup, state: states.RunState, training: Clients) -> Any:
     """Return the algorithm's state without the rows of unseen clients."""
-    if len(training) == len(setup.federation.hosted):
+    if len(training.rows) == len(setup.federation.hosted):
         return state.algorithm
     rows = torch.from_numpy(training.rows)
     return states.select(state.algorithm, rows, setup.exchange.shared_is_rows)

@@ -1,10 +1,13 @@
-"""The memory that clients' models take, known before a run."""
+"""The memory that clients' models and samples take, known before a run."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import torch
 
+from mpifed.data.base import Description
 from mpifed.federation.clients import Federation
 from mpifed.local.solver import LocalSolver
 from mpifed.method.algorithm import Algorithm
@@ -48,14 +51,16 @@ def state_bytes(
         float64 (ranks,); zeros for methods that train no predictor.
     """
     size = federation.communicator.size
-    if not algorithm.uses_model or not isinstance(model, Model) or not model.n_parameters:
+    if not algorithm.uses_model() or not isinstance(model, Model) or not model.n_parameters:
         return np.zeros(size)
     hosted = np.bincount(federation.owner, minlength=size).astype(float)
     trained = float(model.n_parameters - model.n_buffers)
     shared = float(max(algorithm.payload(), model.n_parameters))
     total = shared * (hosted if is_rows else np.ones(size))
     if algorithm.local_options is None:
-        models = algorithm.n_trained_models
+        # A mean of several models is of models that clients have trained.
+        several = algorithm.aggregates == "mean"
+        models = max(1, algorithm.payload() // model.n_parameters) if several else 1
         rule = solver.rule
         empty = rule.moments(rule.init(0, models, int(trained), torch.zeros(0)))
         lasting = models * sum(moment.shape[-1] for moment in empty)
@@ -64,3 +69,17 @@ def state_bytes(
     if isinstance(model, ModuleModel):
         total += model.n_frozen
     return total * dtype.itemsize
+
+
+def sample_bytes_by_rank(
+    description: Description, federation: Federation, dtype: torch.dtype
+) -> np.ndarray:
+    """Return the bytes of the samples of the clients that each rank hosts, (ranks,)."""
+    samples = description.n_train + description.n_val + description.n_test
+    by_rank = np.bincount(federation.owner, weights=samples, minlength=federation.communicator.size)
+    return by_rank * sample_bytes(description, dtype)
+
+
+def sample_bytes(description: Description, dtype: torch.dtype) -> int:
+    """Return the bytes of a sample and its label in memory."""
+    return math.prod(description.input_shape) * dtype.itemsize + 8

@@ -16,7 +16,6 @@ from mpifed.config.configuration import Configuration, apply_overrides, resolve,
 from mpifed.config.requirements import chooses_neighbours
 from mpifed.errors import InputError
 from mpifed.io.atomic import replace_bytes
-from mpifed.method.algorithm import algorithm_class
 from mpifed.mpi.communicator import Alone
 from mpifed.results.results import Metrics, line_of, read_metrics, read_summary
 from mpifed.training.build import make
@@ -68,8 +67,7 @@ def _check(configuration: Configuration, run: Path) -> None:
         ),
         (configuration.compute.name != "measured", "has compute.name 'measured', by training"),
         (
-            not chooses_neighbours(configuration)
-            and algorithm_class(configuration.algorithm.name).neighbours != "chosen",
+            not chooses_neighbours(configuration),
             "has clients that chose whom they heard, which is not recorded",
         ),
         (
@@ -110,7 +108,7 @@ def _replayed(setup: Setup, metrics: Metrics) -> np.ndarray:
         # Fractions: means of equal sizes are exact.
         up, down = (Fraction(bits[row] - bits[row - 1], total) for bits in (sent, received))
         for round, active, arcs, messages in exchanges:
-            if active.any() or setup.algorithm.steps_without_clients:
+            if active.any() or setup.algorithm.moves_without_clients():
                 clock.add(round, active, arcs, float(up * messages), float(down * messages))
         seconds[row] = clock.seconds
     return seconds

@@ -17,7 +17,6 @@ import h5py
 import numpy as np
 
 from mpifed.checkpoint.files import what_is_left
-from mpifed.data.base import Description
 from mpifed.errors import InputError, RunError
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.hdf5 import disk_reason, texts_to_store
@@ -145,17 +144,21 @@ class Recorder:
         self._guard(_append, self._log, line + "\n")
 
     def clients(
-        self, results: ClientResults, learnt: Mapping[str, np.ndarray], description: Description
+        self,
+        results: ClientResults,
+        learnt: Mapping[str, np.ndarray],
+        client_names: Sequence[str],
+        class_names: Sequence[str],
     ) -> None:
         """Replace clients.h5."""
         # Made in memory: HDF5 cannot close a file on a disk that becomes full.
         content = io.BytesIO()
         # In this format an attribute may have more than 64 kB.
         with h5py.File(content, "w", libver=("v108", "v108")) as file:
-            for name, values in results_of(results, learnt, description).items():
+            for name, values in results_of(results, learnt, client_names).items():
                 file[name] = texts_to_store(values) if values.dtype.kind == "U" else values
-            if description.class_names:
-                file.attrs["class_names"] = texts_to_store(np.array(description.class_names))
+            if class_names:
+                file.attrs["class_names"] = texts_to_store(np.array(class_names))
         self._guard(replace_bytes, self.directory / "clients.h5", content.getvalue())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -167,13 +170,13 @@ class Recorder:
 
 
 def results_of(
-    results: ClientResults, learnt: Mapping[str, np.ndarray], description: Description
+    results: ClientResults, learnt: Mapping[str, np.ndarray], client_names: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """Return the content of clients.h5 by name; the parameters are those of ``clients``."""
     fields = {n: values for n, values in vars(results).items() if n not in ("extra", "ids")}
     by_client = {"client_id": results.client_ids, **fields, **results.extra}
-    if description.client_names:
-        by_client["client_name"] = np.array(description.client_names)[results.client_ids]
+    if client_names:
+        by_client["client_name"] = np.array(client_names)[results.client_ids]
     of_run = {f"learnt/{name}": part for name, part in learnt.items()}
     return {name: values for name, values in {**by_client, **of_run}.items() if values is not None}
 

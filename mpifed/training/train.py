@@ -34,14 +34,13 @@ from mpifed.mpi.agreement import agree
 from mpifed.results.results import DIGEST, metrics_in
 from mpifed.training import evaluation, exchanging
 from mpifed.training import request as resume
-from mpifed.training.build import describe_model, sample_bytes_by_rank
+from mpifed.training.build import describe_model
 from mpifed.training.callbacks import Callback, Progress, listeners_of
 from mpifed.training.engine import Clock, Engine, advice
 from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_scored
-from mpifed.training.footprint import state_bytes
+from mpifed.training.footprint import sample_bytes_by_rank, state_bytes
 from mpifed.training.request import Task
 from mpifed.training.run_directory import REPLACED, Recorder
-from mpifed.training.samples import samples_of
 from mpifed.training.setup import Setup
 from mpifed.training.simulated_time import COLUMN, taking_part
 from mpifed.training.validation import sum_on_host
@@ -61,7 +60,7 @@ def began_as(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
     return {
         "status": status,
         "experiment": setup.experiment,
-        "algorithm": setup.method,
+        "algorithm": setup.method.name,
         "rounds": engine.round,
         "ranks": setup.federation.communicator.size,
         "clients": setup.federation.n_clients,
@@ -149,16 +148,16 @@ def train(
     with listening(say if speaks else None) as warned, ExitStack() as at_the_end:
         with clock.measure("data"), early():
             loading = enough_memory("the samples of the clients hosted here")
-            samples = agree(communicator, loading(partial(samples_of, setup)))
+            shards = agree(communicator, loading(setup.hosted_shards))
         making = enough_memory("the state of the clients hosted here")
-        engine = agree(communicator, making(partial(Engine, setup, samples, clock, task.output)))
+        engine = agree(communicator, making(partial(Engine, setup, shards, clock, task.output)))
         if task.point is not None:
             engine.restore(task.point.path, task.point.meta)
             _check_digest(engine, task.point)
         else:
             with early():
                 agree(communicator, engine.prepare)
-        of_evaluation = partial(evaluation.remarks, setup, engine.state, samples)
+        of_evaluation = partial(evaluation.remarks, setup, engine.state, shards)
         remarks = agree(communicator, of_evaluation)
         agree(communicator, lambda: _begin(recorder, setup, task, engine.writer.settle))
         progress = None
@@ -278,7 +277,7 @@ def _begin(recorder: Recorder | None, setup: Setup, task: Task, settle: Callable
 def _opening(setup: Setup, task: Task) -> list[str]:
     federation, size = setup.federation, setup.federation.communicator.size
     lines = [
-        f"{setup.experiment}: {setup.method}, {federation.n_clients} clients on {size} "
+        f"{setup.experiment}: {setup.method.name}, {federation.n_clients} clients on {size} "
         f"rank{'s' if size > 1 else ''}, {setup.rounds} rounds"
     ]
     idle = size - len(np.unique(federation.owner))
@@ -355,7 +354,7 @@ def remarks(setup: Setup) -> list[str]:
     payload = setup.algorithm.payload()
     return [
         *_of_cores(setup),
-        *setup.dataset.remarks(),
+        *setup.dataset.remarks,
         *_of_weights(setup),
         *_of_schedule(setup),
         *(exchanging.remarks(setup.exchange, payload, setup.rounds) if payload else []),
@@ -399,7 +398,9 @@ def _of_weights(setup: Setup) -> list[str]:
         return []
     n_train = federation.n_train[federation.training]
     plain = exchange.average_over == "participants" and not federation.is_unbiased
-    if not plain or setup.algorithm.averages_by != "samples" or n_train.min() == n_train.max():
+    by_samples = setup.method.options.get("client_weights", "samples") == "samples"
+    plain = plain and by_samples and setup.algorithm.aggregates != "sums"
+    if not plain or n_train.min() == n_train.max():
         return []
     return [
         f"clients have {_range(n_train)} training samples and take part with probability "

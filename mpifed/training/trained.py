@@ -24,6 +24,7 @@ from mpifed.config.configuration import Configuration, resolve, with_all_options
 from mpifed.data.base import Dataset, Description, Fresh, Shards, Split, SplitName
 from mpifed.errors import InputError, closest, one_line
 from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.hosted import LazyShards
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.memory import enough_memory
 from mpifed.io.weights import sealed
@@ -34,7 +35,6 @@ from mpifed.models.losses import Loss
 from mpifed.mpi.communicator import Alone
 from mpifed.state import RunState
 from mpifed.training.build import make, make_dataset
-from mpifed.training.samples import LazyShards
 from mpifed.training.setup import Setup
 from topologies.errors import excerpt
 
@@ -186,7 +186,7 @@ class Trained:
         number = self._number(client)
         predictor = self._deployed([number], unseen=bool(self._setup.federation.unseen[number]))
         if predictor.parameters is None:
-            raise InputError(without_predictor(self.directory, self._setup.method))
+            raise InputError(without_predictor(self.directory, self._setup.method.name))
         rows, weights = predictor.parameters_of(0), predictor.mixture_of(0)
         modules = [self._setup.model.module(row) for row in rows]
         if predictor.local_predictor is not None:
@@ -242,7 +242,7 @@ class Trained:
         """
         if self._shared is None:
             raise InputError(
-                f"algorithm '{self._setup.method}' has no model that all "
+                f"algorithm '{self._setup.method.name}' has no model that all "
                 "clients share; client(i).state_dict() is that of client i"
             )
         row = self._shared[_index(component, len(self._shared), "component")]
@@ -387,8 +387,8 @@ def load(run: str | os.PathLike[str], round: int | None = None) -> Trained:
     except InputError as error:
         raise InputError(f"run is '{directory}', which cannot be loaded: {error}") from None
     if not isinstance(setup.model, Model):
-        raise InputError(without_predictor(directory, setup.method))
-    shards = LazyShards(setup, setup.federation.hosted, _loaded_once(setup))
+        raise InputError(without_predictor(directory, setup.method.name))
+    shards = LazyShards(setup.dataset, setup.device, setup.federation.hosted, _loaded_once(setup))
     with enough_memory("the state of all clients"), torch.no_grad():
         hosted = setup.federation.hosted
         first = setup.first_state(Clients(setup.federation, shards, np.arange(len(hosted))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ COPIES = 2
 
 def check_number(description: Description, n_clients: int) -> None:
     """Refuse data of another number of clients."""
-    if description.n_clients != n_clients:
+    if len(description.n_train) != n_clients:
         raise InputError(
             f"clients is {n_clients}, but the data set holds {description.n_clients} clients"
         )
@@ -80,9 +80,9 @@ def check_tokens(model: Model, shards: Shards, data: Section) -> None:
 
 def check_kind(built: Any, name: str, method: type[Algorithm], method_name: str) -> None:
     """Refuse what a model's name gives where the algorithm needs something else."""
-    allowed = method.model_type if isinstance(built, Parametrised) else (Model, torch.nn.Module)
+    allowed = method.model_type() if isinstance(built, Parametrised) else Model | torch.nn.Module
     if not isinstance(built, allowed):
-        kinds = allowed if isinstance(allowed, tuple) else (allowed,)
+        kinds = get_args(allowed) or (allowed,)
         raise InputError(
             f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
             f"'{method_name}' needs a {' or '.join(kind.__name__ for kind in kinds)}"
@@ -115,7 +115,7 @@ def check_stepping(stepping: str, autocast: str | None, model: Model) -> None:
 
 def check_risks(model: Model, name: str, algorithm: Algorithm, method: str) -> None:
     """Refuse a model whose risk is random in a method that needs whole risks."""
-    needs_risks = algorithm.uses_model and algorithm.local_options is not None
+    needs_risks = algorithm.uses_model() and algorithm.local_options is not None
     if needs_risks and not model.deterministic:
         raise InputError(
             f"model.name is '{name}', whose outputs in training depend on random numbers or on "

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine, computing_threads, digest
 from mpifed.training.evaluation import columns_of
 from mpifed.training.run_directory import field_of, results_of
-from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import COLUMN, taking_part
 from mpifed.training.train import MEASURED, describe_versions, summary_of
 
@@ -212,8 +210,8 @@ def _engine(
         communicator,
         lambda: make(configuration, communicator, horizon or configuration.rounds, stored),
     )
-    samples = agree(communicator, partial(samples_of, setup))
-    engine = Engine(setup, samples, Clock(), recorded.directory)
+    shards = agree(communicator, setup.hosted_shards)
+    engine = Engine(setup, shards, Clock(), recorded.directory)
     if path is None or meta is None:
         engine.prepare()
         return engine
@@ -258,7 +256,7 @@ def _compare(
             ]
         if evaluated is not None and summary is not None:
             path = recorded.directory
-            content = results_of(*evaluated[1:], setup.dataset.description)
+            content = results_of(*evaluated[1:], setup.dataset.description.client_names)
             differences += differing_clients(path / "clients.h5", content)
             differences += differing_summary(path / "summary.json", summary, MEASURED | measured)
     differences, same = setup.federation.communicator.broadcast_object((differences, same))

@@ -29,7 +29,7 @@ def aggregators() -> None:
     """Every aggregator in turn."""
     import torch
 
-    from mpifed.exchange.privacy import local_noise
+    from mpifed.exchange.privacy import LocalNoise
     from mpifed.exchange.server import Server
     from mpifed.federation.clients import Federation
     from mpifed.federation.options import PrivacyOptions
@@ -50,9 +50,8 @@ def aggregators() -> None:
         def private(where: Any = where) -> None:
             server = Server(federation, 0)
             server.privacy = replace(options, where=where)
-            channel = server.at(1, everyone)
-            channel.transforms = [local_noise(options, CLIENTS)] if where == "local" else []
-            channel.average(rows, weights, before)
+            server.transforms = [LocalNoise(options)] if where == "local" else []
+            server.at(1, everyone).average(rows, weights, before)
 
         rounds[where] = private
     for name, found in in_turn(rounds, REPEATS).items():

@@ -30,8 +30,8 @@ def frozen_body() -> None:
         **{"local.batch_size": 20, "local.momentum": 0.9},
     )
     model, solver = engine.setup.model, engine.setup.algorithm.local
-    clients = Clients(engine.setup.federation, engine.samples.shards, np.arange(2))
-    row = torch.from_numpy(model.init(np.random.default_rng(0))).to(engine.samples.shards.train.x)
+    clients = Clients(engine.setup.federation, engine.shards.loaded, np.arange(2))
+    row = torch.from_numpy(model.init(np.random.default_rng(0))).to(engine.shards.loaded.train.x)
     start, head = row.expand(2, 1, -1), model.mask(["10"])
     optimizer = solver.init(2, 1, row.dtype)
 
@@ -67,7 +67,7 @@ def memory_of(hosted: int) -> dict[str, float]:
             assert engine.active == 8
 
     peak = most_resident_bytes(rounds) - empty
-    splits = (engine.samples.shards.train, engine.samples.shards.val, engine.samples.shards.test)
+    splits = (engine.shards.loaded.train, engine.shards.loaded.val, engine.shards.loaded.test)
     found = states.tensors(engine.state, engine.setup.exchange.shared_is_rows)
     return {
         "peak": peak / MEBIBYTE,

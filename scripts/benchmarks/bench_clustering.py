@@ -34,9 +34,12 @@ def own(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.nda
 
 def package(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.ndarray:
     """Return the clusters of k-means-constrained, int64 (n,)."""
-    from mpifed.data.kmeans import equal_clusters
+    from k_means_constrained import KMeansConstrained
 
-    return equal_clusters(points, n_clusters, rng, "package").owner
+    smallest, larger = divmod(len(points), n_clusters)
+    seed, largest = int(rng.integers(2**31)), smallest + (larger > 0)
+    solver = KMeansConstrained(n_clusters, smallest, largest, random_state=seed)
+    return np.asarray(solver.fit_predict(points), np.int64)
 
 
 def pot(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.ndarray:

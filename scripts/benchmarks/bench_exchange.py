@@ -157,7 +157,8 @@ def server_sum(numbers: int = NUMBERS, repeats: int = REPEATS) -> None:
 def server_sum_bytes() -> None:
     """Bytes of a server's sum over those of an Allreduce, for clients of unlike work."""
     from mpifed.exchange.reduction import bytes_of_sum
-    from mpifed.federation.clients import Federation, contiguous_owners
+    from mpifed.federation.clients import Federation
+    from mpifed.federation.placement import contiguous_owners
     from mpifed.mpi.communicator import Alone
 
     n_train, ratios = np.random.default_rng(0).integers(20, 400, 300), {}

@@ -66,12 +66,11 @@ def engine(experiment: str, **overrides: Any) -> Any:
     from mpifed.mpi.communicator import Alone
     from mpifed.training.build import make
     from mpifed.training.engine import Clock, Engine
-    from mpifed.training.samples import samples_of
 
     torch.set_num_threads(1)
     overrides = {**chosen, **overrides}
     setup = make(resolve(apply_overrides(read_experiment(experiment), overrides)), Alone(), 200)
-    made = Engine(setup, samples_of(setup), Clock())
+    made = Engine(setup, setup.hosted_shards(), Clock())
     made.prepare()
     return made
 
@@ -81,9 +80,9 @@ def scores_of(made: Any) -> Any:
     from mpifed.federation.clients import Draws
     from mpifed.training.evaluation import score, training_of
 
-    training = training_of(made.setup, made.samples)
+    training = training_of(made.setup, made.shards)
     draws = Draws(made.seed, made.round)
-    return score(made.setup, made.samples, made.state, training, draws)
+    return score(made.setup, made.shards, made.state, training, draws)
 
 
 def measures_of(made: Any) -> Any:
@@ -91,7 +90,7 @@ def measures_of(made: Any) -> Any:
     from mpifed.federation.clients import Draws
     from mpifed.training.evaluation import measure, of_trained, training_of
 
-    training = training_of(made.setup, made.samples)
+    training = training_of(made.setup, made.shards)
     trained = of_trained(made.setup, made.state, training)
     return measure(made.setup, trained, training, Draws(made.seed, made.round))
 

@@ -141,7 +141,7 @@ def diana_rounds() -> None:
     answers = {}
     for k in GRID:
         made = engine("flix-diana", **{"compression.k": k})
-        predicted = int(remarks(made.setup, made.state, made.samples)[-1].split()[-2])
+        predicted = int(remarks(made.setup, made.state, made.shards)[-1].split()[-2])
         done = 0
         while measures_of(made)["objective_gap"] > 1e-10 and done < predicted:
             for _ in range(5):
@@ -164,7 +164,7 @@ def dcgd_floor() -> None:
     ratios = {}
     for k in GRID[:-1]:
         made = engine("flix-dcgd", **{"compression.k": k})
-        method, clients = made.setup.algorithm, training_of(made.setup, made.samples)
+        method, clients = made.setup.algorithm, training_of(made.setup, made.shards)
         state = made.state.algorithm
         c = method.constants(state, clients, made.setup.exchange)
         rows = state.reference.expand(len(clients), -1)

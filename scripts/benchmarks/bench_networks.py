@@ -168,7 +168,7 @@ def compared(
     overrides = {"local.batch_size": batch, **overrides}
     fedavg = made(model, data, **overrides)
     fedem = made(model, data, **{**overrides, "algorithm": {"name": "fedem", "n_components": 3}})
-    train = fedavg.samples.shards.train
+    train = fedavg.shards.loaded.train
     momentum = {"momentum": overrides.get("local.momentum", 0.0)}
     loop = bare_loop(module, train, batch, **momentum)
     best = best_forward(module, train.x)
@@ -353,7 +353,7 @@ def one_step() -> None:
         for name, exchange in ONE_STEP.items()
     }
     some = engines["server"]
-    model, train = some.setup.model, some.samples.shards.train
+    model, train = some.setup.model, some.shards.loaded.train
     rows = torch.from_numpy(model.init(np.random.default_rng(0))).float().repeat(32, 1)
     steps = in_place(model, rows, train, 32)
     matrix, weights = torch.full((32, 32), 1 / 32), torch.full((1, 32), 1 / 32)
@@ -410,7 +410,7 @@ def cnn_scoring() -> None:
     """Scores of the CNN on 12,000 images, beside bare forward passes at their best batch size."""
     about = {"shape": [28, 28], "samples": 600, "tests": 600}
     engine = made("bench_networks:small_cnn", about, clients=10)
-    shards = engine.samples.shards
+    shards = engine.shards.loaded
     x = torch.cat([shards.train.x, shards.test.x])
     description = Description("random", (28, 28), 10, *[np.zeros(1, np.int64)] * 3)
     measured = in_turn(

@@ -100,7 +100,7 @@ def numpy_rounds() -> None:
     engines = {
         name: engine(**{"algorithm": name, "data.n_test": 50}) for name in ("fedavg", "fedem")
     }
-    train = engines["fedavg"].samples.shards.train
+    train = engines["fedavg"].shards.loaded.train
     ends = list(zip(train.offsets, train.offsets[1:], strict=False))
     x = [np.pad(train.x[a:b].numpy(), ((0, 0), (0, 1)), constant_values=1) for a, b in ends]
     y = [train.y[a:b].numpy().astype(np.float32) for a, b in ends]

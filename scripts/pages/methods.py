@@ -292,7 +292,7 @@ def row(name: str) -> str:
     """Return the row of a method."""
     method = algorithm_class(name)
     learns, sends = TEXTS[name]
-    allowed = ("server", "gossip") if method.exchanges is None else method.exchanges
+    allowed = method.exchanges or ("server", "gossip")
     works = "-" if not method.communicates else "both" if len(allowed) == 2 else allowed[0]
     cells = [
         f"[`{name}`]({place(name)})",

@@ -18,7 +18,8 @@ import torch
 import topologies
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing_options import completed_options
-from mpifed.federation.clients import Federation, partitioned_owners
+from mpifed.federation.clients import Federation
+from mpifed.federation.placement import partitioned_owners
 from mpifed.mpi.communicator import Communicator, world
 
 N, ROUNDS, SEED = 11, 3, 7

@@ -11,7 +11,6 @@ from mpifed.federation.clients import participants
 from mpifed.mpi.communicator import Alone
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
-from mpifed.training.samples import samples_of
 
 COUNTS = (5, 9, 14, 7)
 ROUNDS = 4
@@ -57,7 +56,7 @@ def ran(algorithm, options=None, rounds=4, **more):
     given = {"algorithm": {"name": algorithm, **(options or {})}, **SYNTHETIC, **more}
     configuration = resolve(given)
     setup = make(configuration, Alone(), configuration.rounds)
-    engine = Engine(setup, samples_of(setup), Clock())
+    engine = Engine(setup, setup.hosted_shards(), Clock())
     with torch.no_grad():
         engine.prepare()
         for _ in range(rounds):

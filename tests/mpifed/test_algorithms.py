@@ -16,12 +16,12 @@ from mpifed.components.tables import ALGORITHMS
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, ServerChannel
+from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.method.algorithm import Algorithm, algorithm_class
 from mpifed.mpi.communicator import Alone
-from mpifed.testing import check_method
+from mpifed.testing import check_method, run_rounds
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
-from mpifed.training.samples import samples_of
 
 PLAIN = {
     "clients": 4,
@@ -62,6 +62,16 @@ OWN = {
 """What an algorithm needs in place of ``PLAIN``."""
 
 
+CHOOSE_OR_CORRECT = {"fedspd", "pfeddst", "kgt", "scaffnew", "d_admm"}
+"""Methods that choose whom clients mix with under gossip, or correct it themselves."""
+
+NEVER_CUT_SHORT = {
+    *("agnostic", "flix", "dcgd", "diana", "fomaml", "maml", "reptile", "fedmm", "fedmm_theta"),
+    *("sa_ssmm", "fedmgs", "fedmm_ot", "l2gd", "l2sgd", "scaffnew", "fedpd", "streaming_diloco"),
+}
+"""Methods whose clients take no local steps, or always all of them."""
+
+
 def problem(name, exchange):
     own = {**PLAIN, **OWN.get(name, {})}
     own["algorithm"] = {"name": name, **own.get("algorithm", {})}
@@ -69,12 +79,11 @@ def problem(name, exchange):
 
 
 def goes_with(name, exchange):
-    allowed = algorithm_class(name).exchanges
-    return allowed is None or exchange in allowed
+    return exchange in (algorithm_class(name).exchanges or ("server", "gossip"))
 
 
 def mixes_as_given(name):
-    return goes_with(name, "gossip") and algorithm_class(name).neighbours == "given"
+    return goes_with(name, "gossip") and name not in CHOOSE_OR_CORRECT
 
 
 CASES = [
@@ -83,13 +92,14 @@ CASES = [
     for exchange in ("server", "gossip")
     if goes_with(name, exchange)
 ]
+RING = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
 def engine_of(name, exchange, **more):
     configuration = resolve({**problem(name, exchange), **more})
     setup = make(configuration, Alone(), configuration.rounds)
-    return Engine(setup, samples_of(setup), Clock())
+    return Engine(setup, setup.hosted_shards(), Clock())
 
 
 def recorder_of(engine):
@@ -121,9 +131,8 @@ def test_the_type_of_its_channel_says_whether_it_needs_a_server(name):
         # The base class leaves it open, and the class itself says which.
         named = typing.get_args(found.__orig_bases__[0])
         (channel,) = (kind for kind in named if issubclass(kind, Channel))
-    assert channel in (Channel, ServerChannel)
-    if channel is ServerChannel:
-        assert found.exchanges == ("server",)
+    only = {Channel: found.exchanges, ServerChannel: ("server",), GossipChannel: ("gossip",)}
+    assert found.exchanges == only[channel]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -174,7 +183,7 @@ def test_it_does_what_it_declares_and_refuses_the_rest(name):
         assert refused(name, exchange) == (not goes_with(name, exchange))
     home = "server" if goes_with(name, "server") else "gossip"
     late = {"name": "stragglers", "rate": 0.5, "late": "partial"}
-    assert refused(name, home, participation=late) == (not found.steps_locally)
+    assert refused(name, home, participation=late) == (name in NEVER_CUT_SHORT)
     unseen = {"every": 2, "unseen_fraction": 0.3}
     if name != "sa_ssmm":  # has a single client
         assert refused(name, home, evaluation=unseen) == (not found.serves_unseen_clients())
@@ -223,3 +232,43 @@ def hard(name, exchange, **more):
 )
 def test_files_depend_neither_on_ranks_nor_on_resumes(name, exchange, more, tmp_path):
     assert unlike_one_rank_though_resumed(hard(name, exchange, **more), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "exchange"),
+    [
+        ("scaffold", "server"),
+        ("fednova", "server"),
+        ("scaffnew", "server"),
+        ("scaffnew", "gossip"),
+        ("kgt", "gossip"),
+    ],
+)
+@pytest.mark.parametrize("clock", ["round", "local_epoch"])
+def test_steps_of_rate_zero_leave_what_is_known_of_gradients_as_it_is(name, exchange, clock):
+    local = {"lr_schedule": "cosine", "lr_clock": clock, "epochs": 2, "batch_size": 16}
+    rounds = run_rounds(
+        name, rounds=4, local=local, exchange=RING if exchange == "gossip" else exchange
+    )
+    before, after = rounds.state, rounds.advance(3).state
+    for field in ("variate", "variates", "correction"):
+        if hasattr(before, field):
+            gradients = getattr(before, field)
+            assert gradients.any()
+            torch.testing.assert_close(getattr(after, field), gradients, rtol=0, atol=1e-7)
+    if exchange == "server":
+        torch.testing.assert_close(after.model, before.model)
+    assert torch.isfinite(after.model).all()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fednova", "qffl", "agnostic", "ifca"])
+def test_a_server_books_the_numbers_that_a_method_says_it_sends(name):
+    rounds = run_rounds(name, rounds=2)
+    numbers = rounds.metrics["up_bits"] / (32 * 2 * rounds.configuration.clients)
+    assert numbers == rounds.algorithm.payload()
+
+
+def test_pfeddst_sends_each_neighbour_a_model_and_a_loss():
+    rounds = run_rounds("pfeddst", rounds=2, model="mlp", exchange=RING)
+    numbers = rounds.metrics["up_bits"] / (32 * 2 * 2 * rounds.configuration.clients)
+    assert numbers == rounds.algorithm.payload()

@@ -320,7 +320,7 @@ def test_pairs_have_the_time_and_the_values_of_their_last_averages():
     live = engine.state.memory.kept[:, 0].double()
     assert torch.equal(now.flatten(1).double(), live) and not torch.equal(now, shared[0])
     wanted = float((live - live.mean(0)).square().sum(1).mean())
-    found = evaluation.evaluate(engine.setup, engine.samples, engine.state, Draws(0, 3)).distance
+    found = evaluation.evaluate(engine.setup, engine.shards, engine.state, Draws(0, 3)).distance
     assert found == pytest.approx(wanted, rel=1e-5)
 
 

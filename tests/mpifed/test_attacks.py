@@ -15,6 +15,7 @@ from mpifed.errors import InputError
 from mpifed.exchange.attacks import attackers
 from mpifed.federation.clients import Draws, Federation
 from mpifed.mpi.communicator import Alone
+from mpifed.testing import run_rounds
 from mpifed.training import evaluation
 
 NAMED = {"clients": [1, 3]}
@@ -65,6 +66,15 @@ def test_neighbours_receive_what_an_attacker_sends():
         assert mixed[place].tolist() == pytest.approx([present + own / 3] * 3)
 
 
+def test_trials_of_first_components_are_attacked_as_rounds_are():
+    method = {"name": "fedem", "restarts": 2, "restart_rounds": 1}
+    attack = {"name": "sign_flip", "clients": [1], "scale": 1e3}
+    honest, attacked = (
+        run_rounds(method, rounds=0, attack=each).state.components for each in ("none", attack)
+    )
+    assert not torch.equal(attacked, honest)
+
+
 def test_labels_are_reversed_or_exchanged_and_only_for_training():
     plain = prepared("fedavg", "server")
     for options, naive in (
@@ -72,7 +82,7 @@ def test_labels_are_reversed_or_exchanged_and_only_for_training():
         ({"source": 0, "target": 1}, np.ones_like),
     ):
         engine = prepared("fedavg", "server", attack={"name": "label_flip", **NAMED, **options})
-        own, other = (each.samples.among_hosted(np.arange(4)).shards for each in (engine, plain))
+        own, other = (each.shards.among_hosted(np.arange(4)).shards for each in (engine, plain))
         for client in range(4):
             y = other.train.of_client(client).y.numpy()
             wanted = naive(y) if client in NAMED["clients"] else y
@@ -85,7 +95,7 @@ def test_attackers_are_scored_on_their_true_labels():
     attacked = prepared("fedavg", "server", attack={"name": "label_flip", **NAMED})
     plain = prepared("fedavg", "server")
     found = [
-        evaluation.evaluate(engine.setup, engine.samples, engine.state, Draws(0, 0)).results
+        evaluation.evaluate(engine.setup, engine.shards, engine.state, Draws(0, 0)).results
         for engine in (attacked, plain)
     ]
     assert np.array_equal(found[0].train_accuracy, found[1].train_accuracy)
@@ -268,5 +278,5 @@ def test_more_attackers_than_an_aggregator_bears_are_warned_of(byzantine, warns)
     attack = {"name": "sign_flip", "fraction": 0.2}
     server = {"name": "server", "aggregator": {"name": "meamed", "byzantine": byzantine}}
     engine = prepared("fedavg", server, clients=8, attack=attack)
-    lines = evaluation.remarks(engine.setup, engine.state, engine.samples)
+    lines = evaluation.remarks(engine.setup, engine.state, engine.shards)
     assert any("bears" in line for line in lines) == warns

@@ -34,11 +34,10 @@ from mpifed.federation.participation import (
     inclusion,
     present,
 )
-from mpifed.method.algorithm import algorithm_class
 from mpifed.mpi.communicator import Alone
 
 # They average over clusters, correct steps by variates that add up to zero, or need gossip.
-OTHERS = {"clustered", "ifca", *(n for n in ALGORITHMS if algorithm_class(n).neighbours != "given")}
+OTHERS = {"clustered", "ifca", "fedspd", "pfeddst", "kgt", "scaffnew", "d_admm"}
 
 
 def federation(counts, participation=1.0):

@@ -193,8 +193,9 @@ def test_losses_and_gradients_are_of_validation_samples():
 
 REFUSED = [
     ("fedavg", "dpfl", {"participation": 0.5}, r"^participation is 0\.5, but .*dpfl"),
-    ("fedem", "dpfl", {}, "compare losses of one model each; allowed: .*fedavg"),
-    ("apfl", "morph", {}, "the same others send"),
+    ("fedem", "dpfl", {}, "'dpfl', .* 'fedem', whose clients have several models"),
+    ("apfl", "morph", {}, "'morph', .* 'apfl', .* models of their own"),
+    ("flix", "morph", {}, "'flix', but .* the same others send"),
     ("fedspd", "none", {"local": {"momentum": 0.9}}, "another model in every round"),
 ]
 

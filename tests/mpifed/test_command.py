@@ -36,7 +36,6 @@ from mpifed.models.base import Model
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
-from mpifed.training.samples import samples_of
 from topologies.parameters import options_of
 
 SMALL = parse_overrides(TINY[1:])
@@ -317,21 +316,48 @@ def test_the_channel_of_an_exchange_has_send_only_if_there_is_a_server(name):
     assert issubclass(channel, ServerChannel) == (name == "server") == hasattr(channel, "send")
 
 
-def test_the_method_in_the_readme_is_fedavg(tmp_path, monkeypatch):
+@pytest.fixture
+def readme_method(tmp_path, monkeypatch):
+    """The code of the method in README.md, in a module ``mine`` that may be written again."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (code,) = (
-        block for block in re.findall(r"```python\n(.*?)```", readme, re.S) if "Mine" in block
-    )
+    blocks = re.findall(r"```python\n(.*?)```", readme, re.S)
+    (code,) = (block for block in blocks if "Mine" in block)
     (tmp_path / "mine.py").write_text(code)
+    (tmp_path / "without.py").write_text(
+        code.replace("draws, channel)\n        model", "draws)\n        model")
+    )
     monkeypatch.syspath_prepend(tmp_path)
 
-    def digest(algorithm):
-        setup = run_of(algorithm=algorithm, participation=0.5)
-        engine = Engine(setup, samples_of(setup), Clock())
-        engine.advance()
-        return engine.digest()
 
-    assert digest("mine:Mine") == digest("fedavg")
+LED = {"name": "gossip", "correction": "led"}
+
+
+def digest_of(algorithm, **sections):
+    setup = run_of(algorithm=algorithm, **sections)
+    engine = Engine(setup, setup.hosted_shards(), Clock())
+    engine.advance()
+    return engine.digest()
+
+
+@pytest.mark.usefixtures("readme_method")
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"exchange": "server", "participation": 0.5},
+        {"exchange": "gossip", "clients": 5},
+        {"exchange": LED, "clients": 5},
+    ],
+)
+def test_the_method_in_the_readme_is_fedavg(sections):
+    assert digest_of("mine:Mine", **sections) == digest_of("fedavg", **sections)
+
+
+@pytest.mark.usefixtures("readme_method")
+def test_steps_without_their_channel_are_told_of_it():
+    alike = {"exchange": "gossip", "clients": 5}
+    assert digest_of("without:Mine", **alike) != digest_of("fedavg", **alike)  # other rates
+    with pytest.raises(TypeError, match=r"Led works within local steps.* draws, channel\)"):
+        digest_of("without:Mine", exchange=LED, clients=5)
 
 
 @pytest.mark.slow

@@ -48,7 +48,9 @@ def test_aggregators(aggregator):
     check_aggregator(aggregator, symmetric=aggregator != "monna")
 
 
-@pytest.mark.parametrize("attack", [name for name in ATTACKS if name != "none"])
+@pytest.mark.parametrize(
+    "attack", [*(name for name in ATTACKS if name != "none"), {"name": "alie", "z": "search"}]
+)
 def test_attacks(attack):
     check_attack(attack)
 

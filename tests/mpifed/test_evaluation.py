@@ -13,7 +13,8 @@ import torch
 from commands import TINY, call, rows
 
 import mpifed
-from mpifed.data.base import Description, HeldOut, Shards
+from mpifed.data.base import Description, Shards
+from mpifed.data.derived import HeldOut
 from mpifed.data.federated_file import Contents, write
 from mpifed.data.sources.flix import Tags
 from mpifed.data.sources.mnist import Digits

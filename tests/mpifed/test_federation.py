@@ -20,8 +20,6 @@ from mpifed.config.experiments import parse_overrides
 from mpifed.data.base import Description
 from mpifed.federation.clients import (
     Federation,
-    balanced_owners,
-    contiguous_owners,
     draw_unseen,
     participants,
 )
@@ -34,6 +32,7 @@ from mpifed.federation.participation import (
     inclusion,
     present,
 )
+from mpifed.federation.placement import balanced_owners, contiguous_owners
 from mpifed.local.minibatches import work_of
 from mpifed.local.optimizers import SgdState
 from mpifed.mpi.communicator import Alone

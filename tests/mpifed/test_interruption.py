@@ -34,7 +34,6 @@ from mpifed.errors import StopRequested
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
-from mpifed.training.samples import samples_of
 
 OURS = (*TINY, "algorithm=user_components:Fails", "--quiet")
 VARIANTS = {
@@ -275,7 +274,7 @@ def trained(words, horizon: int) -> str:
     mapping = apply_overrides(read_experiment(words[0]), parse_overrides(words[1:]))
     configuration = resolve(mapping)
     setup = make(configuration, Alone(), horizon)
-    engine = Engine(setup, samples_of(setup), Clock())
+    engine = Engine(setup, setup.hosted_shards(), Clock())
     while engine.round < configuration.rounds:
         engine.advance()
     return engine.digest()

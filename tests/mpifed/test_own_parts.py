@@ -154,9 +154,8 @@ class Unbiased(FedAvg):
 class Silent(FedAvg):
     """FedAvg that declares that it sends nothing, to any exchange."""
 
-    exchanges = ("server",)
+    exchanges = ()
     compressors = "none"
-    communicates = False
 
 
 def own(kind, **sections):

@@ -23,7 +23,8 @@ from mpifed.exchange.mixing_product import MixingProduct, products_agree
 from mpifed.exchange.reduction import SparseRows, sum_and_mass, weighted_sum
 from mpifed.exchange.server import Server
 from mpifed.federation import tree as trees
-from mpifed.federation.clients import Federation, contiguous_owners
+from mpifed.federation.clients import Federation
+from mpifed.federation.placement import contiguous_owners
 from mpifed.federation.tree import APART, Tree, codes_of, merges
 from mpifed.mpi.communicator import Alone, world
 from mpifed.mpi.reused import Reused

@@ -11,7 +11,8 @@ import torch
 from mpifed.exchange import aggregation
 from mpifed.exchange.routes import Route, transfer
 from mpifed.exchange.server import Server
-from mpifed.federation.clients import Federation, partitioned_owners, rows_sent, spectral_order
+from mpifed.federation.clients import Federation
+from mpifed.federation.placement import partitioned_owners, rows_sent, spectral_order
 from mpifed.mpi.communicator import Alone, world
 from topologies import mixing_matrix
 

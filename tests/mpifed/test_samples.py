@@ -14,12 +14,12 @@ from on_ranks import SMALL, content, differences, folder_of, run
 
 from mpifed.components.registry import find
 from mpifed.config.configuration import resolve
-from mpifed.data.base import HeldOut
+from mpifed.data.derived import HeldOut
+from mpifed.federation.hosted import CachedShards, LoadedShards
 from mpifed.mpi.communicator import Alone, world
 from mpifed.results.results import read_summary
 from mpifed.training import build
 from mpifed.training.build import make
-from mpifed.training.samples import LazySamples, LoadedSamples, samples_of
 
 SOURCES = {
     "synthetic": {"n_test": 7, "dimension": 3},
@@ -88,8 +88,8 @@ def setup_of(**changes):
 )
 def test_samples_are_the_same_whatever_was_asked_for_before_and_dropped(megabytes, asked):
     setup = setup_of(storage={"samples": megabytes})
-    samples, every = samples_of(setup), setup.load()
-    assert isinstance(samples, LazySamples)
+    samples, every = setup.hosted_shards(), setup.load()
+    assert isinstance(samples, CachedShards)
     for split, ids in asked:
         clients = samples.clients(np.array(ids, np.int64))
         found, spread = getattr(clients.shards, split), samples.among_hosted(clients.ids)
@@ -103,22 +103,22 @@ def test_samples_are_the_same_whatever_was_asked_for_before_and_dropped(megabyte
 
 @given(st.lists(st.integers(0, 11), unique=True).map(sorted))
 def test_blocks_are_every_client_once_in_order(ids):
-    samples = samples_of(setup_of(storage={"samples": 0}))
+    samples = setup_of(storage={"samples": 0}).hosted_shards()
     found = [i for block in samples.blocks(np.array(ids, np.int64)) for i in ids[block]]
     assert found == ids
 
 
 def test_all_samples_are_loaded_unless_fewer_are_asked_for():
-    assert isinstance(samples_of(setup_of()), LoadedSamples)
-    assert isinstance(samples_of(setup_of(evaluation={"sample": 0.5})), LazySamples)
-    assert isinstance(samples_of(setup_of(storage={"samples": 1})), LazySamples)
+    assert isinstance(setup_of().hosted_shards(), LoadedShards)
+    assert isinstance(setup_of(evaluation={"sample": 0.5}).hosted_shards(), CachedShards)
+    assert isinstance(setup_of(storage={"samples": 1}).hosted_shards(), CachedShards)
 
 
 def test_samples_of_clients_that_rest_are_not_held_where_they_are_many(monkeypatch):
-    assert isinstance(samples_of(setup_of(participation=0.5)), LoadedSamples)
+    assert isinstance(setup_of(participation=0.5).hosted_shards(), LoadedShards)
     monkeypatch.setattr(build, "AUTOMATIC", 1e3)
-    assert isinstance(samples_of(setup_of(participation=0.5)), LazySamples)
-    assert isinstance(samples_of(setup_of()), LoadedSamples)
+    assert isinstance(setup_of(participation=0.5).hosted_shards(), CachedShards)
+    assert isinstance(setup_of().hosted_shards(), LoadedShards)
 
 
 METHODS = {

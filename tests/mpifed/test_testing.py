@@ -14,6 +14,7 @@ from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.exchange import compression, server_optimizers
 from mpifed.exchange.aggregation import ByCoordinates, Median
 from mpifed.exchange.attacks import SignFlip
+from mpifed.exchange.collusion import Colluding
 
 REGRESSION = [([[1.0]], [0.0]), ([[1.0]], [4.0])]
 HALF_SQUARED = {"name": "linear", "bias": False, "loss": "half_squared"}
@@ -68,6 +69,13 @@ class Turns(SignFlip):
         return updates.neg_()
 
 
+class Nearby(Colluding):
+    """A message that depends on who is on the same rank."""
+
+    def message(self, seen):
+        return -seen.updates.sum(0)
+
+
 class Drifts(server_optimizers.Sgd):
     """A server that moves by itself."""
 
@@ -85,6 +93,7 @@ class Drifts(server_optimizers.Sgd):
         (harness.check_aggregator, First, "order"),
         (harness.check_aggregator, Enlarging, "equal updates"),
         (harness.check_attack, Turns, "in place"),
+        (harness.check_attack, Nearby, "number of ranks"),
         (harness.check_server_optimizer, Drifts, "zero"),
     ],
 )

@@ -17,6 +17,7 @@ from mpifed.algorithms.flix.flix import Flix
 from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.local import optima
+from mpifed.method import Requirement
 from mpifed.mpi.communicator import world
 
 NOT_CALLABLE = 3
@@ -118,9 +119,9 @@ class Talks(Flix):
 
 
 class Stepless(FedAvg):
-    """FedAvg that does not say that it takes local steps, as a component of a user may not."""
+    """FedAvg whose clients cannot be cut short."""
 
-    steps_locally = False
+    requires = (Requirement({"participation.late": "miss"}, "whose clients take all steps"),)
 
 
 class FailingData(Synthetic):

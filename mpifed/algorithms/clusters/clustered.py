@@ -157,7 +157,7 @@ class Clustered(ByCluster):
     ) -> None:
         self.model, self.local = model, local
         self.split, self.warm_up = SplitRule(eps1, eps2, linkage, gamma_max, update_norm), warm_up
-        self.averages_by = "samples" if client_weights == "samples" else "clients"
+        self.by_samples = client_weights == "samples"
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -173,7 +173,7 @@ class Clustered(ByCluster):
         start, cluster = channel.scatter(state.models), state.cluster
         trained, optimizer = self.local(start, state.optimizer, clients, draws)
         updates = channel.send(trained - start)  # D_i
-        weights = clients.average_weights(self.averages_by == "samples")
+        weights = clients.average_weights(self.by_samples)
         means = means_within(cluster, updates, weights, clients, channel)
         if draws.round > self.warm_up:
             moved, cluster_means = (

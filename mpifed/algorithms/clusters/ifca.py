@@ -48,7 +48,6 @@ class ByCluster(Algorithm[ServerChannel]):
     )
     aggregates = "means"
     compressors = "unbiased"
-    steps_locally = True
     model: Model
 
     @abstractmethod

@@ -7,12 +7,11 @@ section 7.2 (``mpifed.algorithms.fedmm.fedmm_ot``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
-from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
@@ -63,6 +62,10 @@ class FedAdam(FedAvg):
     requires = (
         Requirement({"data": "transport"}, "a transport map", {"model": "icnn"}),
         Requirement(
+            {"server_optimizer": "sgd", "server_optimizer.lr": 1.0},
+            "whose server takes steps of its own Adam",
+        ),
+        Requirement(
             {
                 "model": "icnn",
                 "local": Only("batch_size"),
@@ -74,12 +77,10 @@ class FedAdam(FedAvg):
     )
     exchanges = ("server",)
     compressors = "unbiased"
-    server_steps = False  # by another optimizer than its own
-    model_type = (Model, DenseICNN)  # the latter is for tables.ON_TRANSPORT
 
     def __init__(
         self,
-        model: Model,
+        model: Model | DenseICNN,
         local: LocalSolver,
         *,
         server_lr: Rate = 0.1,
@@ -96,7 +97,7 @@ class FedAdam(FedAvg):
         self.adam = Adam(
             lr=server_lr, beta1=beta1, beta2=beta2, tau=tau, bias_correction=bias_correction
         )
-        self.averages_by = "samples" if client_weights == "samples" else "clients"
+        self.by_samples = client_weights == "samples"
         self.lambda_cycle, self.cycle, self.pretraining = lambda_cycle, cycle, pretraining
 
     def init(
@@ -105,13 +106,15 @@ class FedAdam(FedAvg):
         first = super().init(clients, exchange, draws, dtype)
         return FedAdamState(first.model, first.optimizer, self.adam.init(first.model))
 
-    def averaged(
-        self, state: Any, trained: Tensor, clients: Clients, channel: Channel
+    def round(  # type: ignore[override]
+        self, state: FedAdamState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedAdamState:
-        weights = clients.average_weights(self.averages_by == "samples")
+        start = channel.broadcast(state.model)
+        trained, optimizer = self.local(start, state.optimizer, clients, draws, channel)
+        weights = clients.average_weights(self.by_samples)
         server = to_server(channel)
         delta = server.mean(server.send(trained - state.model), weights).to(state.model)
         step, moments = self.adam.step(delta, state.moments)
         moved, average = state.model + step, state.model + delta
         model = averaged_buffers(moved, average, self.model.n_buffers)
-        return replace(state, model=model, moments=moments)
+        return FedAdamState(model, optimizer, moments)

@@ -29,10 +29,10 @@ from mpifed.method import (
     Exchange,
     LocalSolver,
     Predictor,
+    Requirement,
     StepScale,
     Within,
     share_weights,
-    step_scale,
 )
 from mpifed.model import Between, Derived, Model, last_layer
 
@@ -64,6 +64,13 @@ class FedALA(FedAvg):
         How the learning rate depends on a client's share of the samples under gossip, as for
         FedAvg: n_t / n, the same with mean one, or 1.
     """
+
+    requires = (
+        Requirement(
+            {"exchange.correction:within_steps": (None, False)},
+            "whose steps begin elsewhere than the correction does",
+        ),
+    )
 
     def __init__(
         self,
@@ -132,8 +139,7 @@ class FedALA(FedAvg):
         self, state: FedALAState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedALAState:
         start, weights = self._initialised(channel.broadcast(state.model), state, clients, draws)
-        scale = step_scale(clients, channel, self.gossip_step_scale)
-        trained, optimizer = self.local(start, state.optimizer, clients, draws, step_scale=scale)
+        trained, optimizer = self.local(start, state.optimizer, clients, draws, channel)
         model = channel.average(trained, clients.weights, before=state.model)
         return FedALAState(model, optimizer, trained, weights, state.rounds + 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,10 +13,8 @@ from mpifed import state
 from mpifed.method import (
     Adjustment,
     Algorithm,
-    Averages,
     Channel,
     Clients,
-    Coupling,
     Draws,
     Exchange,
     LocalSolver,
@@ -24,7 +22,6 @@ from mpifed.method import (
     Predictor,
     StepScale,
     initial_models,
-    step_scale,
 )
 from mpifed.model import Model
 
@@ -51,16 +48,6 @@ class FedAvg(Algorithm[Channel]):
         The papers do not say which for FedAvg.
     """
 
-    server_steps = True
-    steps_locally = True
-    takes_duals = True  # and a subclass, unless it has a round of its own
-    averages_models: ClassVar[Averages | None] = "one"
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "takes_duals" not in vars(cls):
-            cls.takes_duals = cls.round is FedAvg.round
-
     def __init__(
         self,
         model: Model,
@@ -69,9 +56,8 @@ class FedAvg(Algorithm[Channel]):
         model_init: Literal["shared", "per_client"] = "shared",
         gossip_step_scale: StepScale = "normalised",
     ) -> None:
-        self.model, self.local = model, local
+        self.model, self.local = model, local.scaled(gossip_step_scale)
         self.model_init = model_init
-        self.gossip_step_scale: StepScale = gossip_step_scale
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -84,46 +70,21 @@ class FedAvg(Algorithm[Channel]):
         self, state: FedAvgState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedAvgState:
         start = channel.broadcast(state.model)
-        state, coupling = self.coupled(state, start, clients)
-        scale = step_scale(clients, channel, self.gossip_step_scale)
+        terms = self.terms(start)
         trained, optimizer = self.local(
-            start,
-            state.optimizer,
-            clients,
-            draws,
-            step_scale=scale,
-            adjustments=self.terms(start),
-            coupling=coupling,
-            duals=channel.duals(start),
+            start, state.optimizer, clients, draws, channel, adjustments=terms
         )
-        return self.averaged(replace(state, optimizer=optimizer), trained, clients, channel)
+        model = channel.average(trained, clients.weights, before=state.model)
+        return replace(state, model=model, optimizer=optimizer)
 
     def terms(self, start: Tensor) -> Sequence[Adjustment]:
         """Return what is added to gradients of local steps from ``start``."""
         return ()
 
-    def coupled(
-        self, state: FedAvgState, start: Tensor, clients: Clients
-    ) -> tuple[FedAvgState, Coupling | None]:
-        """Return the state and how minibatches move models; None by their gradients alone."""
-        return state, None
-
-    def averaged(
-        self, state: FedAvgState, trained: Tensor, clients: Clients, channel: Channel
-    ) -> FedAvgState:
-        """Return the state with the average of the models that clients have ``trained``."""
-        model = channel.average(trained, clients.weights, before=state.model)
-        return replace(state, model=model)
-
     def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
         """Return the model, with running statistics of the clients' own where these stay."""
-        models = self.local.with_statistics(state.model, state.optimizer)
-        return self.predictor(models, clients, draws)
+        return Predictor(self.local.with_statistics(state.model, state.optimizer))
 
     def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
         """Return the model, under gossip the mean of all."""
-        return self.predictor(exchange.mean(state.model), clients, draws)
-
-    def predictor(self, models: Tensor, clients: Clients, draws: Draws) -> Predictor:
-        """Return what clients make of the model, (1, P) or (clients, 1, P), to predict with."""
-        return Predictor(models)
+        return Predictor(exchange.mean(state.model))

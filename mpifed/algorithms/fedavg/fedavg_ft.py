@@ -11,10 +11,17 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from annotated_types import Ge, Gt
-from torch import Tensor
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.method import Clients, Draws, LocalSolver, Predictor, tuned, tuner_of
+from mpifed.method import (
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Predictor,
+    tuned,
+    tuner_of,
+)
 from mpifed.model import Model
 
 
@@ -43,6 +50,11 @@ class FedAvgFineTuned(FedAvg):
         super().__init__(model, local, **options)
         self.tuner = tuner_of(local, tune_epochs, tune_lr)
 
-    def predictor(self, models: Tensor, clients: Clients, draws: Draws) -> Predictor:
-        """Every client's copy of the global model, fine-tuned on its shard, (clients, 1, P)."""
+    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
+        """Every client's copy of the global model, fine-tuned on its shard."""
+        models = self.local.with_statistics(state.model, state.optimizer)
         return tuned(self.tuner, models, clients, draws)
+
+    def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
+        """Unseen clients fine-tune the global model like all others."""
+        return tuned(self.tuner, exchange.mean(state.model), clients, draws)

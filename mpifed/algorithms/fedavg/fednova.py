@@ -21,7 +21,15 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
-from mpifed.method import Channel, Clients, Draws, LocalSolver, Requirement, to_server
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    LocalSolver,
+    Requirement,
+    over_rates,
+    to_server,
+)
 from mpifed.model import Model
 
 
@@ -38,7 +46,7 @@ class FedNova(FedAvg):
             {"local.momentum": Gt(0)},
         ),
     )
-    aggregates = "sums"
+    aggregates = "mean_and_sums"
     exchanges = ("server",)
 
     def __init__(self, model: Model, local: LocalSolver) -> None:
@@ -54,11 +62,12 @@ class FedNova(FedAvg):
         server = to_server(channel)
         sent = server.send(reach[:, None].to(x), uncompressed=True)
         total, mass = server.sum(torch.cat([sent, torch.ones_like(sent)], 1), clients.weights)
-        factor = (total / mass / reach.to(total))[:, None, None].to(x)  # tau_eff / ||a_i||_1
+        factor = over_rates(total / mass, reach.to(total))  # tau_eff / ||a_i||_1
         trained = self.local.n_trained
-        moved = x + factor * (y - x)
+        moved = x + factor[:, None, None].to(x) * (y - x)
         moved = torch.cat([moved[..., :trained], y[..., trained:]], -1)
-        return self.averaged(replace(state, optimizer=optimizer), moved, clients, channel)
+        model = channel.average(moved, clients.weights, before=state.model)
+        return replace(state, model=model, optimizer=optimizer)
 
     def reach(self, state: FedAvgState, clients: Clients, draws: Draws) -> Tensor:
         """Return eta ||a_i||_1, how far gradients of ones would move a client, (clients,)."""
@@ -67,4 +76,8 @@ class FedNova(FedAvg):
         if not rho:
             return total
         rate = self.local.total_rates(state.optimizer, clients, draws, steps=1)
-        return (total - rate * rho * (1 - rho ** (total / rate)) / (1 - rho)) / (1 - rho)
+        return (total - rate * rho * (1 - rho ** over_rates(total, rate)) / (1 - rho)) / (1 - rho)
+
+    def payload(self) -> int:
+        """Return the numbers of a move, and of how far it could have gone."""
+        return self.model.n_parameters + 1

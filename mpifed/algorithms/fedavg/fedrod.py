@@ -39,8 +39,8 @@ from mpifed.method import (
     Exchange,
     LocalSolver,
     Predictor,
+    Requirement,
     StepScale,
-    step_scale,
 )
 from mpifed.model import Derived, HyperHeads, Model, TwoHeads
 
@@ -94,6 +94,12 @@ class FedRoD(FedAvg):
         FedAvg: n_t / n, the same with mean one, or 1.
     """
 
+    requires = (
+        Requirement(
+            {"exchange.correction:within_steps": (None, False)},
+            "whose steps move more numbers than are averaged",
+        ),
+    )
     tasks = ("classification", "sequence")
 
     def __init__(
@@ -101,7 +107,7 @@ class FedRoD(FedAvg):
     ) -> None:
         super().__init__(model, local, gossip_step_scale=gossip_step_scale)
         self.two = TwoHeads(model)
-        self.both = local.variant(local.purpose, model=Derived(self.two))
+        self.both = self.local.variant(local.purpose, model=Derived(self.two))
         numbers = torch.arange(self.both.model.n_parameters)
         self.mask = numbers < self.two.trained + self.two.personal
 
@@ -118,9 +124,8 @@ class FedRoD(FedAvg):
         received = channel.broadcast(state.model)
         priors = log_counts(clients, self.two.outputs, received)
         start = self.two.rows_of(received, state.heads, priors)
-        scale = step_scale(clients, channel, self.gossip_step_scale)
         trained, optimizer = self.both(
-            start, state.optimizer, clients, draws, step_scale=scale, mask=self.mask
+            start, state.optimizer, clients, draws, channel, mask=self.mask
         )
         generic, heads, _, buffers = self.two.parts_of(trained)
         generic = torch.cat([generic, buffers], -1)
@@ -154,7 +159,15 @@ class FedRoDHyper(FedAvg):
         FedAvg: n_t / n, the same with mean one, or 1.
     """
 
-    averages_models = None
+    requires = (
+        Requirement(
+            {
+                "exchange.correction:within_steps": (None, False),
+                "exchange.correction:chooses": (None, False),
+            },
+            "which averages a hypernetwork beside the model",
+        ),
+    )
     tasks = ("classification", "sequence")
 
     def __init__(
@@ -167,7 +180,7 @@ class FedRoDHyper(FedAvg):
     ) -> None:
         super().__init__(model, local, gossip_step_scale=gossip_step_scale)
         self.two = HyperHeads(model, hyper_width)
-        self.both = local.variant(local.purpose, model=Derived(self.two))
+        self.both = self.local.variant(local.purpose, model=Derived(self.two))
         numbers = torch.arange(self.both.model.n_parameters)
         self.mask = numbers < self.two.trained + self.two.personal
         self.sizes = [model.n_parameters, self.two.personal]
@@ -188,9 +201,8 @@ class FedRoDHyper(FedAvg):
         logs = log_counts(clients, self.two.outputs, received)
         shares = label_shares(clients, self.two.labels, received)
         start = self.two.rows_of(received, nu, torch.cat([logs, shares], -1))
-        scale = step_scale(clients, channel, self.gossip_step_scale)
         trained, optimizer = self.both(
-            start, state.optimizer, clients, draws, step_scale=scale, mask=self.mask
+            start, state.optimizer, clients, draws, channel, mask=self.mask
         )
         generic, nu, _, buffers = self.two.parts_of(trained)
         sent = torch.cat([generic, buffers, nu], -1)

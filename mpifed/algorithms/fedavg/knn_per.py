@@ -14,7 +14,7 @@ FedAvg's.
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Le
@@ -159,6 +159,7 @@ class KnnPer(FedAvg):
     """
 
     tasks = ("classification", "sequence")
+    columns = ("nll",)
 
     def __init__(
         self,
@@ -172,7 +173,6 @@ class KnnPer(FedAvg):
     ) -> None:
         super().__init__(model, local, gossip_step_scale=gossip_step_scale)
         self.k, self.weight, self.kernel = knn_k, knn_lambda, knn_kernel
-        self.deploys_mixtures = True
 
     def remarks(self, state: FedAvgState, clients: Clients, exchange: Exchange) -> list[str]:
         """Say that lambda is not chosen, where there is nothing to choose it on."""
@@ -206,7 +206,13 @@ class KnnPer(FedAvg):
                 chosen[i] = best_weight(self.model.loss, outputs, val.y, grid)
         return chosen
 
-    def predictor(self, models: Tensor, clients: Clients, draws: Draws) -> Predictor:
+    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
+        return self._mixed(self.local.with_statistics(state.model, state.optimizer), clients)
+
+    def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
+        return self._mixed(exchange.mean(state.model), clients)
+
+    def _mixed(self, models: Tensor, clients: Clients) -> Predictor:
         """h_m of each client; on its training samples each is its own nearest neighbour."""
         weights = self._chosen(models, clients)
         weights[torch.from_numpy(clients.shards.train.counts[clients.rows] == 0)] = 0

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
-from mpifed.method import Channel, Clients, Draws, Exchange, LocalSolver, Requirement, step_scale
+from mpifed.method import Channel, Clients, Draws, Exchange, LocalSolver, Requirement
 from mpifed.model import Model, contrastive
 
 
@@ -49,6 +49,10 @@ class Moon(FedAvg):
 
     requires = (
         Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
+        Requirement(
+            {"exchange.correction:within_steps": (None, False)},
+            "whose steps move more numbers than are averaged",
+        ),
     )
 
     def __init__(
@@ -62,7 +66,7 @@ class Moon(FedAvg):
     ) -> None:
         super().__init__(model, local, **options)
         contrasted = contrastive(model, moon_mu, moon_tau)
-        self.solver = local.variant(local.purpose, model=contrasted, stepping="auto")
+        self.solver = self.local.variant(local.purpose, model=contrasted, stepping="auto")
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -76,8 +80,7 @@ class Moon(FedAvg):
     ) -> MoonState:
         w = channel.broadcast(state.model)
         rows = torch.cat([w, w, state.previous], -1)
-        scale = step_scale(clients, channel, self.gossip_step_scale)
-        rows, optimizer = self.solver(rows, state.optimizer, clients, draws, step_scale=scale)
+        rows, optimizer = self.solver(rows, state.optimizer, clients, draws, channel)
         trained = rows[..., : self.model.n_parameters].clone()
         model = channel.average(trained, clients.weights, before=state.model)
         return MoonState(model, optimizer, trained)

@@ -28,6 +28,7 @@ from mpifed import state
 from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
 from mpifed.errors import InputError
 from mpifed.method import (
+    Channel,
     Clients,
     Coupling,
     Draws,
@@ -97,10 +98,20 @@ class Svrg(FedAvg):
         due = torch.full((n, 1), self.anchor_rounds, device=none.device)
         return SvrgState(first.model, first.optimizer, none, none.clone(), due)
 
-    def coupled(  # type: ignore[override]
-        self, state: SvrgState, start: Tensor, clients: Clients
-    ) -> tuple[SvrgState, Anchored]:
-        """Move the anchors that are due to where clients ``start``."""
+    def round(  # type: ignore[override]
+        self, state: SvrgState, clients: Clients, channel: Channel, draws: Draws
+    ) -> SvrgState:
+        start = channel.broadcast(state.model)
+        state = self.anchored(state, start, clients)
+        coupling = Anchored(state.anchor, state.gradient)
+        trained, optimizer = self.local(
+            start, state.optimizer, clients, draws, channel, coupling=coupling
+        )
+        model = channel.average(trained, clients.weights, before=state.model)
+        return replace(state, model=model, optimizer=optimizer)
+
+    def anchored(self, state: SvrgState, start: Tensor, clients: Clients) -> SvrgState:
+        """Return the state whose anchors that are due have moved to where clients ``start``."""
         due = torch.nonzero(state.age[:, 0] >= self.anchor_rounds)[:, 0]
         anchor, gradient, age = state.anchor, state.gradient, state.age
         if len(due):
@@ -110,5 +121,4 @@ class Svrg(FedAvg):
             full_gradient = self.objectives(some).gradients(at[:, 0])[:, None]
             gradient = gradient.index_copy(0, due, full_gradient)
             age = age.index_fill(0, due, 0)
-        state = replace(state, anchor=anchor, gradient=gradient, age=age + 1)
-        return state, Anchored(anchor, gradient)
+        return replace(state, anchor=anchor, gradient=gradient, age=age + 1)

@@ -53,7 +53,6 @@ from mpifed.method import (
     initial_models,
     largest,
     raise_if_stop_requested,
-    step_scale,
     stream,
     total,
 )
@@ -92,7 +91,6 @@ def minimise_surrogates(
     clients: Clients,
     channel: Channel,
     draws: Draws,
-    step_scale: np.ndarray | None = None,
     solver: Solver | None = None,
 ) -> tuple[Tensor, OptimizerState]:
     """Lines 2, 6 and 8 of Algorithm 3 under a server, 5 to 9 of Algorithm 5 under gossip."""
@@ -103,10 +101,9 @@ def minimise_surrogates(
             optimizer,
             clients,
             draws,
+            channel,  # Alg. 4, line 19
             weights=surrogate.weights,
-            step_scale=step_scale,
             adjustments=surrogate.adjustments,
-            duals=channel.duals(start),
         )
     else:
         moved = solver(start, surrogate)
@@ -306,15 +303,15 @@ class FedEM(Algorithm[Channel]):
             {"algorithm.local_solver": "newton"},
         ),
         Requirement(
+            {"exchange.correction:looks_at_losses": (None, False)},
+            "whose clients have several models each",
+        ),
+        Requirement(
             {"algorithm.gossip_step_scale": "none"},
             "which has no rate to scale",
             {"algorithm.local_solver": "newton", "exchange": "gossip"},
         ),
     )
-    server_steps = True
-    steps_locally = True
-    takes_duals = True
-    averages_models = "several"
 
     def __init__(
         self,
@@ -334,7 +331,7 @@ class FedEM(Algorithm[Channel]):
         warm_start: bool = True,
     ) -> None:
         check_floor(mixture_floor, n_components, "n_components")
-        self.model, self.local = model, local
+        self.model, self.local = model, local.scaled(gossip_step_scale)
         # Factor of (1 / 2) ||theta||^2 in Phi_tm.
         self.ridge = local.options.weight_decay
         self.is_exact = local_solver == "newton"
@@ -345,12 +342,12 @@ class FedEM(Algorithm[Channel]):
             self.local_options = ("weight_decay",)
         self.restarts, self.restart_rounds, self.warm_start = restarts, restart_rounds, warm_start
         self.reached: list[float] = []
-        self.columns = ("mixture_entropy", *["local_improvement"] * record_improvement)
-        self.n_components, self.deploys_mixtures = n_components, n_components > 1
-        self.n_trained_models = n_components
+        likelihood = ["nll"] * (n_components > 1)
+        improvement = ["local_improvement"] * record_improvement
+        self.columns = (*likelihood, "mixture_entropy", *improvement)
+        self.n_components = n_components
         self.mixture_init: Literal["random", "uniform"] = mixture_init
         self.component_init = component_init
-        self.gossip_step_scale: StepScale = gossip_step_scale
         self.mixture_floor = mixture_floor
         self.unseen_e_steps = unseen_e_steps
 
@@ -458,7 +455,6 @@ class FedEM(Algorithm[Channel]):
             clients,
             channel,
             draws,
-            step_scale(clients, channel, self.gossip_step_scale),  # Alg. 4, line 19
             self.black_box(clients),
         )
         return FedEMState(components, mixture, optimizer)
@@ -474,7 +470,9 @@ class FedEM(Algorithm[Channel]):
             start = state.components.expand(len(clients), *state.components.shape[-2:])
             solver, after = self.black_box(clients), Draws(draws.seed, draws.round + 1)
             if solver is None:
-                moved, _ = self.local(start, state.optimizer, clients, after, surrogate.weights)
+                moved, _ = self.local(
+                    start, state.optimizer, clients, after, weights=surrogate.weights
+                )
             else:
                 moved = solver(start, surrogate)
             risks = self.risks(surrogate, clients)

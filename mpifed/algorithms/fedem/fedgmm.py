@@ -304,7 +304,6 @@ class FedGMM(Algorithm[ServerChannel]):
         ),
     )
     aggregates = "sums"
-    steps_locally = True
     tasks = ("classification", "multi_label", "regression")
 
     def __init__(
@@ -323,8 +322,8 @@ class FedGMM(Algorithm[ServerChannel]):
     ) -> None:
         self.shape, self.n_pairs = (n_gaussians, n_components), n_gaussians * n_components
         check_floor(mixture_floor, self.n_pairs, "(n_gaussians n_components)")
-        self.model, self.local, self.deploys_mixtures = model, local, n_components > 1
-        self.n_trained_models = n_components
+        self.model, self.local = model, local
+        self.columns = ("nll",) if n_components > 1 else ()
         self.full, self.covariance_floor = covariance == "full", covariance_floor
         self.gmm_dimension, self.mixture_init = gmm_dimension, mixture_init
         self.mixture_floor, self.unseen_e_steps = mixture_floor, unseen_e_steps
@@ -340,6 +339,7 @@ class FedGMM(Algorithm[ServerChannel]):
         return gaussians_of(state.statistics, self.full, self.covariance_floor, dtype)
 
     def payload(self) -> int:
+        """Return the numbers of the models; how many moments go along depends on the data."""
         return self.shape[1] * self.model.n_parameters
 
     def init(

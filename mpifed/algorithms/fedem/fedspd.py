@@ -35,16 +35,15 @@ from mpifed import state
 from mpifed.algorithms.fedem.expectation import mixture_weights
 from mpifed.method import (
     Algorithm,
-    Channel,
     Clients,
     Draws,
     Exchange,
+    GossipChannel,
     LocalSolver,
     OptimizerState,
     Predictor,
     Requirement,
     initial_models,
-    to_neighbours,
     train_losses,
     tuned,
     tuner_of,
@@ -60,7 +59,7 @@ class FedSPDState:
     optimizer: OptimizerState = state.client()
 
 
-class FedSPD(Algorithm[Channel]):
+class FedSPD(Algorithm[GossipChannel]):
     """FedSPD: clusters of samples; clients mix with those that train the same cluster's model.
 
     Parameters
@@ -84,12 +83,8 @@ class FedSPD(Algorithm[Channel]):
         ),
         Requirement({"local.optimizer": "sgd"}, "whose clients train another model in every round"),
     )
-    exchanges = ("gossip",)
     aggregates = "sums"
     compressors = "none"
-    neighbours = "chosen"
-    averages_by = None
-    steps_locally = True
 
     def __init__(
         self,
@@ -113,9 +108,9 @@ class FedSPD(Algorithm[Channel]):
         return FedSPDState(models, self.local.init(len(clients), 1, dtype))
 
     def round(
-        self, state: FedSPDState, clients: Clients, channel: Channel, draws: Draws
+        self, state: FedSPDState, clients: Clients, channel: GossipChannel, draws: Draws
     ) -> FedSPDState:
-        neighbours, models = to_neighbours(channel), state.models.clone()
+        neighbours, models = channel, state.models.clone()
         first, rows = draws.round == 1, torch.arange(len(clients))
         members = self.split_at_random(clients, draws) if first else self.members(models, clients)
         shares = mixture_weights(members.to(models), clients)

@@ -72,12 +72,15 @@ class FedMGS(Algorithm[ServerChannel]):
         The mu_i: 1 / n or m_i / m.
     """
 
-    requires = (Requirement({"participation": 1.0}, "where algorithm.senders of all clients send"),)
+    requires = (
+        Requirement({"participation": 1.0}, "where algorithm.senders of all clients send"),
+        Requirement(
+            {"device": ("auto", "cpu"), "participation.late": "miss"},
+            "which computes on the CPU, and takes no steps that could be cut",
+        ),
+    )
     aggregates = "sums"
-    devices = ("cpu",)
-    model_type = NoModel
     local_options = ()
-    averages_by = None
     compressors = "none"
     tasks = ("unlabelled",)
     columns = ("objective",)

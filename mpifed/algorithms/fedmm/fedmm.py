@@ -53,7 +53,6 @@ from mpifed.method import (
     computed_once,
     find,
     message_variance,
-    step_scale,
     to_server,
     total,
 )
@@ -253,17 +252,17 @@ class FedMM(Algorithm[Channel]):
         Requirement(
             {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
             "where values are projected and no server has control variates",
-            {"algorithm:communicates": True, "exchange": "gossip"},
+            {"algorithm:exchanges": Not(()), "exchange": "gossip"},
         ),
         Requirement({"data:fresh": Not(None)}, "which draws samples", {"algorithm.online": True}),
+        Requirement(
+            {"device": ("auto", "cpu"), "participation.late": "miss"},
+            "which computes on the CPU, and takes no steps that could be cut",
+        ),
     )
     aggregates = "sums"
-    devices = ("cpu",)
-    model_type = NoModel
     local_options = ()
-    averages_by = None
     compressors: ClassVar[Compressors] = "unbiased"
-    steps_without_clients = True
     tasks = ("unlabelled", "classification", "regression")
     columns: tuple[str, ...] = ("objective", "surrogate_update", "parameter_update")
 
@@ -367,7 +366,7 @@ class FedMM(Algorithm[Channel]):
         oracle = self.oracle(start, theta, clients, draws)
         weights = self.weights(clients)
         if not isinstance(channel, ServerChannel):
-            scale = step_scale(clients, channel, "normalised" if self.by_samples else "none")
+            scale = channel.rates(clients, "normalised" if self.by_samples else "none")
             size = gamma if scale is None else gamma * torch.from_numpy(scale)[:, None]
             moved = self.project(start + size * (oracle - start))
             mixed = channel.average(moved, weights, before=state.surrogate)
@@ -386,6 +385,12 @@ class FedMM(Algorithm[Channel]):
             state.variate + self.rate * summed,
             state.known,
         )
+
+    def idle(
+        self, state: FedMMState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedMMState:
+        """Move along V also where no message arrives."""
+        return self.round(state, clients, channel, draws)
 
     def gamma(self, round: int) -> float:
         """Return gamma_t of round t, counted from 1."""
@@ -561,7 +566,7 @@ class SaSsmm(FedMM):
             {"clients": 1, "participation": 1.0, "compression": "none"}, "which sends nothing"
         ),
     )
-    communicates = False
+    exchanges = ()
     compressors = "none"
 
     def round(

@@ -104,17 +104,15 @@ class FedMMOT(Algorithm[ServerChannel]):
                 "data": "transport",
                 "model": "icnn",
                 "local": Only("lr", "batch_size", "steps"),
+                "participation.late": "miss",
             },
             "which reads lr, batch_size and steps of local",
         ),
     )
     aggregates = "sums"
     tasks = ("unlabelled",)
-    averages_by = None
     compressors = "unbiased"
-    steps_without_clients = True
     columns = ("l2_uvp", "cosine")
-    model_type = DenseICNN
 
     def __init__(
         self,
@@ -174,6 +172,12 @@ class FedMMOT(Algorithm[ServerChannel]):
             state.variates + self.rate / p * arrived,
             state.variate + self.rate * summed,
         )
+
+    def idle(
+        self, state: FedMMOTState, clients: Clients, channel: ServerChannel, draws: Draws
+    ) -> FedMMOTState:
+        """Move along V also where no message arrives."""
+        return self.round(state, clients, channel, draws)
 
     def local_steps(self, state: FedMMOTState, clients: Clients, draws: Draws) -> Tensor:
         """Return omega_i after gradient steps from omega_t on W_i(., theta_t), (clients, P)."""
@@ -257,11 +261,9 @@ class FedAdamOT(Algorithm[ServerChannel]):
     """
 
     compressors = "unbiased"
-    averages_by = "clients"
     columns = ("l2_uvp", "cosine")
     tasks = ("unlabelled",)
     step_option = "algorithm.server_lr"
-    model_type = DenseICNN
 
     def __init__(
         self,

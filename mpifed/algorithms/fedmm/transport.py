@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.method import Benchmark
+from mpifed.method import Benchmark, adam_step
 from mpifed.model import DenseICNN, PotentialValues
 from mpifed.state import server
 
@@ -77,11 +77,11 @@ class FlatAdam:
     ) -> tuple[Tensor, FlatAdamState]:
         """Return the parameters and the state after one step."""
         count = int(state.step) + 1
-        first = torch.lerp(state.first, gradient, 1 - self.beta1)
-        second = (self.beta2 * state.second).addcmul_(gradient, gradient, value=1 - self.beta2)
-        scale = second.sqrt().div_(math.sqrt(1 - self.beta2**count)).add_(self.epsilon)
-        moved = torch.addcdiv(parameters, first, scale, value=-self.lr / (1 - self.beta1**count))
-        return moved, FlatAdamState(state.step + 1, first, second)
+        moved, moments = parameters.clone(), (state.first.clone(), state.second.clone())
+        size = self.lr / (1 - self.beta1**count)
+        scale = math.sqrt(1 - self.beta2**count)
+        adam_step(moved, gradient, moments, (self.beta1, self.beta2), size, scale, self.epsilon)
+        return moved, FlatAdamState(state.step + 1, *moments)
 
 
 ThetaObjective = Literal["mmv2", "w2gn"]

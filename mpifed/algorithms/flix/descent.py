@@ -40,7 +40,6 @@ from mpifed.method import (
     Solver,
     SparseRows,
     Start,
-    Weighting,
     agreed,
     excerpt,
     gathered,
@@ -158,6 +157,7 @@ class Descent(Algorithm[AnyChannel]):
     """
 
     requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement({"participation.late": "miss"}, "whose clients compute one gradient"),
         Requirement(
             {"algorithm.regulariser": "l2", "algorithm.l2": Gt(0)},
             "which nothing else makes the risks",
@@ -173,7 +173,6 @@ class Descent(Algorithm[AnyChannel]):
         ),
     )
     step_option = "algorithm.step"
-    averages_by: Weighting = "clients"
     aggregates = "sums"
     local_options: tuple[str, ...] = ()
     columns = ("objective", "objective_gap", "deployed_distance", "up_floats")

@@ -152,7 +152,6 @@ class Dcgd(Descent[ServerChannel]):
             "whose server has no whole gradients",
         ),
     )
-    averages_by = None
     compressors = "unbiased"
 
     def descend(
@@ -208,7 +207,6 @@ class Diana(Descent[ServerChannel]):
             "whose server has no whole gradients",
         ),
     )
-    averages_by = None
     compressors = "unbiased"
 
     def __init__(

@@ -30,6 +30,7 @@ from mpifed.method import (
     Objectives,
     Predictor,
     Regulariser,
+    Requirement,
     ServerChannel,
     SparseRows,
     initial_models,
@@ -61,9 +62,9 @@ class Agnostic(Algorithm[ServerChannel]):
         Whether clients deploy the mean of w over all steps, as in the paper, or the last w.
     """
 
+    requires = (Requirement({"participation.late": "miss"}, "whose clients take one step"),)
     aggregates = "sums"
     compressors = "unbiased"
-    averages_by = None
     local_options = ()
     step_option = "algorithm.gamma_w"
 
@@ -108,6 +109,10 @@ class Agnostic(Algorithm[ServerChannel]):
         steps = state.steps + 1
         average = state.average.double() + (model.double() - state.average.double()) / int(steps)
         return AgnosticState(model, average.to(model), steps, mixture)
+
+    def payload(self) -> int:
+        """Return the numbers of a gradient and of a risk."""
+        return self.model.n_parameters + 1
 
     def deploy(self, state: AgnosticState, clients: Clients, draws: Draws) -> Predictor:
         return Predictor(state.average if self.takes_average else state.model)

@@ -35,6 +35,7 @@ from mpifed.method import (
     LocalSolver,
     OptimizerState,
     Proximal,
+    Requirement,
     Shift,
 )
 from mpifed.model import Model
@@ -59,12 +60,16 @@ class DADMM(GlobalModel[Channel]):
         Penalty c of disagreement.
     """
 
+    requires = (
+        Requirement(
+            {"exchange.asynchrony": "none", "exchange.correction": None},
+            "which corrects gossip itself, in rounds",
+        ),
+    )
     aggregates = "sums"
     exchanges = ("gossip",)
     compressors = "none"
-    neighbours = "corrected"
     state_class = DADMMState
-    steps_locally = True
 
     def __init__(
         self, model: Model, local: LocalSolver, *, admm_c: Annotated[float, Gt(0)] = 1.0

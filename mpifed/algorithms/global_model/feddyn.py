@@ -57,7 +57,6 @@ class FedDyn(GlobalModel[ServerChannel]):
     aggregates = "sums"
     compressors = "none"
     state_class = FedDynState
-    steps_locally = True
     step_option = "local.lr or 1 / algorithm.feddyn_alpha"
 
     def __init__(
@@ -70,7 +69,7 @@ class FedDyn(GlobalModel[ServerChannel]):
     ) -> None:
         super().__init__(model, local)
         self.alpha = feddyn_alpha
-        self.averages_by = "samples" if client_weights == "samples" else "clients"
+        self.by_samples = client_weights == "samples"
 
     def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
         trained = self.local.n_trained
@@ -84,7 +83,7 @@ class FedDyn(GlobalModel[ServerChannel]):
         local_model, optimizer = self.local(x, state.optimizer, clients, draws, adjustments=terms)
         gradient = state.gradient - self.alpha * (local_model - x)[..., :trained]
         moves = channel.send(local_model - x)
-        p = clients.average_weights(self.averages_by == "samples")
+        p = clients.average_weights(self.by_samples)
         # Absent clients keep their g_t, whatever the weights of the mean.
         h = state.mean_gradient - self.alpha * channel.sum(moves, p).to(x)[..., :trained]
         after = state.model + channel.mean(moves, p).to(x)

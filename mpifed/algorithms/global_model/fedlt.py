@@ -64,7 +64,6 @@ class FedLT(GlobalModel[ServerChannel]):
 
     aggregates = "sums"
     state_class = FedLTState
-    steps_locally = True
     step_option = "local.lr or algorithm.fedlt_rho"
 
     def __init__(
@@ -77,7 +76,7 @@ class FedLT(GlobalModel[ServerChannel]):
     ) -> None:
         super().__init__(model, local)
         self.rho = fedlt_rho
-        self.averages_by = "samples" if client_weights == "samples" else "clients"
+        self.by_samples = client_weights == "samples"
 
     def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
         rows = model[..., : self.local.n_trained].expand(n_clients, 1, -1)
@@ -98,7 +97,7 @@ class FedLT(GlobalModel[ServerChannel]):
         share = 1.0
         if compressor is not None and compressor.unbiased:
             share = 1 / (1 + compressor.omega(moves.shape[-1]))
-        p = clients.average_weights(self.averages_by == "samples")
+        p = clients.average_weights(self.by_samples)
         # Absent clients keep their z_i, whatever the weights of the mean.
         model = state.model + share * channel.sum(arrived, p).to(y)
         if trained < model.shape[-1]:

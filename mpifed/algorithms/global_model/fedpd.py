@@ -62,7 +62,12 @@ class FedPD(GlobalModel[ServerChannel]):
         The p_i: n_i / n, as in FedAvg, or 1 / n for n clients, as in the paper.
     """
 
-    requires = (Requirement({"participation": 1.0}, "whose clients all move in every round"),)
+    requires = (
+        Requirement(
+            {"participation": 1.0, "participation.late": "miss"},
+            "whose clients all move in every round",
+        ),
+    )
     aggregates = "sums"
     compressors = "none"
     state_class = FedPDState
@@ -79,7 +84,7 @@ class FedPD(GlobalModel[ServerChannel]):
     ) -> None:
         super().__init__(model, local)
         self.eta, self.p = fedpd_eta, fedpd_p
-        self.averages_by = "samples" if client_weights == "samples" else "clients"
+        self.by_samples = client_weights == "samples"
 
     def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
         rows = model.expand(n_clients, 1, -1)
@@ -97,7 +102,7 @@ class FedPD(GlobalModel[ServerChannel]):
         moved = local_model[..., :trained] + self.eta * multiplier
         anchor = torch.cat([moved, local_model[..., trained:]], -1)
         if draws.stream("coin").random() >= self.p:
-            p = clients.average_weights(self.averages_by == "samples")
+            p = clients.average_weights(self.by_samples)
             model = channel.average(anchor, p, before=model)
             anchor = channel.broadcast(model).clone()
         return FedPDState(model, local_model, anchor, multiplier, optimizer)

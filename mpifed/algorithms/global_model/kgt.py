@@ -27,7 +27,16 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.global_model.one_model import GlobalModel
-from mpifed.method import Channel, Clients, Draws, LocalSolver, OptimizerState, Requirement, Shift
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    LocalSolver,
+    OptimizerState,
+    Requirement,
+    Shift,
+    over_rates,
+)
 from mpifed.model import Model
 
 
@@ -53,13 +62,15 @@ class KGT(GlobalModel[Channel]):
         Requirement(
             {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
         ),
+        Requirement(
+            {"exchange.asynchrony": "none", "exchange.correction": None},
+            "which corrects gossip itself, in rounds",
+        ),
     )
     aggregates = "sums"
     exchanges = ("gossip",)
     compressors = "none"
-    neighbours = "corrected"
     state_class = KGTState
-    steps_locally = True
 
     def __init__(
         self, model: Model, local: LocalSolver, *, eta_s: Annotated[float, Gt(0)] = 1.0
@@ -80,7 +91,7 @@ class KGT(GlobalModel[Channel]):
         terms = [Shift(c)]
         y, optimizer = self.local(x, state.optimizer, clients, draws, adjustments=terms)  # line 4
         rates = self.local.total_rates(state.optimizer, clients, draws)[:, None, None].to(x)
-        z = (x - y)[..., :trained] / rates  # line 6
+        z = over_rates((x - y)[..., :trained], rates)  # line 6
         y = torch.cat([x[..., :trained] - self.eta_s * rates * z, y[..., trained:]], -1)
         both = torch.cat([y, z], -1)
         mixed = channel.average(both, clients.equal_weights, before=both)

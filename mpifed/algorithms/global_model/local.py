@@ -40,9 +40,8 @@ class Local(Algorithm[Channel]):
         Whether all clients start from one model, or each from a draw of its own.
     """
 
-    communicates = False
+    exchanges = ()
     compressors = "none"
-    steps_locally = True
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ from mpifed.method import (
     Objectives,
     Predictor,
     Regulariser,
+    Requirement,
     Split,
     check_memory,
     starting_point,
@@ -101,8 +102,16 @@ class MetaLearner(Algorithm[Channel]):
         First shared model. None is zeros for linear models and a random draw for networks.
     """
 
-    server_steps = True
-    averages_by = "clients"
+    requires = (
+        Requirement(
+            {
+                "participation.late": "miss",
+                "exchange.correction:within_steps": (None, False),
+                "exchange.correction:chooses": (None, False),
+            },
+            "whose clients take full gradient steps away from the model that they average",
+        ),
+    )
     columns = ("up_floats",)
     local_options = ()
     step_option = "algorithm.inner_step or outer_step"

@@ -64,8 +64,6 @@ class Qffl(GlobalModel[ServerChannel]):
     aggregates = "sums"
     state_class = QfflState
     compressors = "unbiased"
-    averages_by = None
-    steps_locally = True
     step_option = "local.lr or 1 / algorithm.lipschitz"
 
     def __init__(
@@ -102,6 +100,10 @@ class Qffl(GlobalModel[ServerChannel]):
             average = state.model - channel.mean(moves, p).to(w)
             moved = averaged_buffers(moved, average, self.model.n_buffers)
         return QfflState(moved, optimizer)
+
+    def payload(self) -> int:
+        """Return the numbers of a move and of a risk; beside a compressed move its norm is sent."""
+        return self.model.n_parameters + 1
 
     def risks(self, state: QfflState, clients: Clients) -> Tensor:
         """Return F_t at the model that clients were sent, float64 (clients,); ones where q is 0."""

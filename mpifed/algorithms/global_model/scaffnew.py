@@ -25,7 +25,16 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.global_model.one_model import GlobalModel
-from mpifed.method import Channel, Clients, Draws, LocalSolver, OptimizerState, Requirement, Shift
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    LocalSolver,
+    OptimizerState,
+    Requirement,
+    Shift,
+    over_rates,
+)
 from mpifed.model import Model
 
 
@@ -52,6 +61,18 @@ class Scaffnew(GlobalModel[Channel]):
             {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
         ),
         Requirement(
+            {
+                "participation.late": "miss",
+                "server_optimizer": "sgd",
+                "server_optimizer.lr": 1.0,
+            },
+            "whose clients all take the steps that a coin shows, from the mean itself",
+        ),
+        Requirement(
+            {"exchange.asynchrony": "none", "exchange.correction": None},
+            "which corrects gossip itself, in rounds",
+        ),
+        Requirement(
             {"exchange.average_over": "participants", "participation.weights": "renormalised"},
             "which averages participants",
         ),
@@ -62,14 +83,12 @@ class Scaffnew(GlobalModel[Channel]):
         ),
     )
     compressors = "none"
-    neighbours = "corrected"
     state_class = ScaffnewState
 
     def __init__(
         self, model: Model, local: LocalSolver, *, scaffnew_p: Annotated[float, Gt(0), Le(1)] = 0.1
     ) -> None:
         self.model, self.local, self.p = model, local, scaffnew_p
-        self.averages_by = "clients"
 
     def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
         return (model.new_zeros(n_clients, 1, self.local.n_trained),)
@@ -85,5 +104,5 @@ class Scaffnew(GlobalModel[Channel]):
         mean = channel.average(moved, clients.equal_weights, before=state.model)
         x = (moved + mean) / 2 if channel.shared_is_rows else mean  # line 5
         gamma = self.local.total_rates(state.optimizer, clients, draws, steps=1)[:, None, None]
-        h = h + (self.p / gamma.to(h)) * (x - moved)[..., :trained]  # line 8
+        h = h + over_rates(self.p, gamma.to(h)) * (x - moved)[..., :trained]  # line 8
         return ScaffnewState(x, h, optimizer)

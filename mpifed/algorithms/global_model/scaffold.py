@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import torch
 from annotated_types import Gt
 from torch import Tensor
 
@@ -33,6 +34,7 @@ from mpifed.method import (
     ServerChannel,
     Shift,
     averaged_buffers,
+    over_rates,
 )
 from mpifed.model import Model
 
@@ -65,11 +67,9 @@ class Scaffold(GlobalModel[ServerChannel]):
             {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
         ),
     )
-    aggregates = "sums"
+    aggregates = "mean_and_sums"
     compressors = "none"
     state_class = ScaffoldState
-    server_steps = True
-    steps_locally = True
 
     def __init__(
         self,
@@ -88,7 +88,6 @@ class Scaffold(GlobalModel[ServerChannel]):
         super().__init__(model, local)
         self.server_lr = server_lr
         self.by_samples = client_weights == "samples"
-        self.averages_by = "samples" if self.by_samples else "clients"
         # What the local steps descend on, so that both options estimate the same gradient.
         decay = Regulariser("l2", local.options.weight_decay)
         self.risks = Objectives(model, decay) if variate_option == "I" else None
@@ -125,4 +124,6 @@ class Scaffold(GlobalModel[ServerChannel]):
         if self.risks is not None:  # option I
             return self.risks(clients).gradients(x[:, 0])[:, None, :trained]
         rates = self.local.total_rates(state.optimizer, clients, draws)[:, None, None].to(x)
-        return state.variates - state.variate + (x - y)[..., :trained] / rates  # option II
+        gradients = over_rates((x - y)[..., :trained], rates)
+        variates = state.variates - state.variate + gradients  # option II
+        return torch.where(rates > 0, variates, state.variates)

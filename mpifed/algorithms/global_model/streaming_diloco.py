@@ -66,7 +66,12 @@ class StreamingDiLoCo(GlobalModel[ServerChannel]):
         alpha, the share of a client's own fragment that it keeps.
     """
 
-    requires = (Requirement({"participation": 1.0}, "whose clients all move in every round"),)
+    requires = (
+        Requirement(
+            {"participation": 1.0, "participation.late": "miss"},
+            "whose clients all move in every round",
+        ),
+    )
     aggregates = "means"
     compressors = "unbiased"
     state_class = StreamingState

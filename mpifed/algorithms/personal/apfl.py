@@ -36,6 +36,7 @@ from mpifed.method import (
     Minibatch,
     OptimizerState,
     Predictor,
+    Requirement,
     initial_models,
     row_products,
 )
@@ -102,10 +103,16 @@ class APFL(Algorithm[Channel]):
         Weights of the server's average: equal, as in Algorithm 1, or n_t / n.
     """
 
-    requires = (ALIKE,)
-    server_steps = True
-    steps_locally = True
-    n_trained_models = 2
+    requires = (
+        ALIKE,
+        Requirement(
+            {
+                "exchange.correction:within_steps": (None, False),
+                "exchange.correction:chooses": (None, False),
+            },
+            "whose clients also train models of their own in the same steps",
+        ),
+    )
 
     def __init__(
         self,
@@ -118,7 +125,6 @@ class APFL(Algorithm[Channel]):
         client_weights: Weights = "uniform",
     ) -> None:
         self.model, self.local, self.weights = model, local, client_weights
-        self.averages_by = "samples" if client_weights == "samples" else "clients"
         self.apfl_alpha, self.how = apfl_alpha, (apfl_adaptive, apfl_variant)
 
     def init(
@@ -126,7 +132,7 @@ class APFL(Algorithm[Channel]):
     ) -> APFLState:
         model = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
         alpha = model.new_full((len(clients),), self.apfl_alpha)
-        optimizer = self.local.init(len(clients), self.n_trained_models, dtype)
+        optimizer = self.local.init(len(clients), 2, dtype)
         return APFLState(model, copies(model, len(clients)).clone(), alpha, optimizer)
 
     def round(

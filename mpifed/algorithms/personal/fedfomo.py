@@ -65,8 +65,6 @@ class FedFomo(Algorithm[ServerChannel]):
 
     aggregates = "sums"
     compressors = "none"
-    averages_by = None
-    steps_locally = True
 
     def __init__(
         self,

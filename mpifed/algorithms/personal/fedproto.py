@@ -82,8 +82,6 @@ class FedProto(Algorithm[ServerChannel]):
     )
     aggregates = "sums"
     compressors = "none"
-    steps_locally = True
-    averages_by = None
     tasks = ("classification",)
 
     def __init__(
@@ -95,7 +93,7 @@ class FedProto(Algorithm[ServerChannel]):
         deployed: Literal["prototypes", "model"] = "prototypes",
     ) -> None:
         self.model, self.local = model, local
-        self.deploys_mixtures = deployed == "prototypes"
+        self.columns = ("nll",) if deployed == "prototypes" else ()
         inputs, outputs = last_sizes(model)
         self.shape = max(outputs, 2), inputs + 1
         pulled = prototyped(model, self.shape, fedproto_lambda)
@@ -121,7 +119,7 @@ class FedProto(Algorithm[ServerChannel]):
 
     def deploy(self, state: FedProtoState, clients: Clients, draws: Draws) -> Predictor:
         """The nearest prototype in each client's representation, or its model."""
-        if not self.deploys_mixtures:
+        if not self.columns:
             return Predictor(state.models)
         mixture = torch.tensor([0.0, 1.0]).to(state.models).expand(len(clients), 2)
         return Predictor(state.models, mixture, local_predictor=partial(self._nearest, state))

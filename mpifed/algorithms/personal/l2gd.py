@@ -50,6 +50,7 @@ from mpifed.method import (
     Predictor,
     Proximal,
     Regulariser,
+    Requirement,
     StackedObjective,
     bits_at,
     check_memory,
@@ -87,8 +88,17 @@ class L2GD(Algorithm[Channel]):
         Whether steps on f_i are along its gradient, or those of the local solver.
     """
 
+    requires = (
+        Requirement(
+            {
+                "participation.late": "miss",
+                "server_optimizer": "sgd",
+                "server_optimizer.lr": 1.0,
+            },
+            "whose clients all take the steps that a coin shows, and whose mean is their mean",
+        ),
+    )
     exchanges = ("server",)
-    averages_by = "clients"
     _takes_risks, _instead = "algorithm.l2gd_gradients is 'full'", "minibatch"
 
     def __init__(

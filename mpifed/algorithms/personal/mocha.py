@@ -33,6 +33,7 @@ from mpifed.method import (
     Exchange,
     LocalSolver,
     Predictor,
+    Requirement,
     ServerChannel,
     SparseRows,
     check_memory,
@@ -197,16 +198,13 @@ class Mocha(Algorithm[ServerChannel]):
         they are, as in the published code.
     """
 
+    requires = (Requirement({"device": ("auto", "cpu")}, "which computes on the CPU"),)
     aggregates = "sums"
     compressors = "none"
-    devices = ("cpu",)
-    averages_by = None
-    steps_locally = True
     local_options = ()
     tasks = ("classification", "multi_label", "regression")
     columns = ("primal", "dual", "gap")
     step_option = "scale of the data"
-    model_type = Linear
 
     def __init__(
         self,

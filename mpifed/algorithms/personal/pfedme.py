@@ -99,13 +99,18 @@ class PFedMe(Algorithm[Channel]):
     requires = (
         ALIKE,
         Requirement(
+            {
+                "exchange.correction:within_steps": (None, False),
+                "exchange.correction:chooses": (None, False),
+            },
+            "whose clients move the model by steps of its own rule",
+        ),
+        Requirement(
             {"algorithm.beta": 1.0},
             "where models must be averages of each round",
             {"privacy.observers": Not("none"), "exchange": "gossip"},
         ),
     )
-    server_steps = True
-    steps_locally = True
 
     def __init__(
         self,
@@ -121,7 +126,6 @@ class PFedMe(Algorithm[Channel]):
         client_weights: Weights = "uniform",
     ) -> None:
         self.model, self.local, self.weights = model, local, client_weights
-        self.averages_by = "samples" if client_weights == "samples" else "clients"
         self.strength, self.beta, self.variant = pfedme_lambda, beta, pfedme_variant
         self.envelope = Envelope(pfedme_lambda, pfedme_eta, warm_start, inner_steps)
 

@@ -32,7 +32,7 @@ from mpifed.method import (
 from mpifed.model import Model
 
 
-class FedBABU(Parts):
+class FedBABU(Parts[Channel]):
     """FedBABU: FedAvg on the body with a random head fixed; clients fine-tune what they deploy.
 
     Parameters

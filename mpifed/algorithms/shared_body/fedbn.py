@@ -16,11 +16,15 @@ from annotated_types import Ge
 
 from mpifed.algorithms.shared_body.fedper import Parts, unseen_fitter
 from mpifed.errors import InputError
-from mpifed.method import LocalSolver, StepScale
+from mpifed.method import (
+    Channel,
+    LocalSolver,
+    StepScale,
+)
 from mpifed.model import Model, normalisation_layers
 
 
-class FedBN(Parts):
+class FedBN(Parts[Channel]):
     """FedBN: all is averaged but normalisation layers, their parameters and running statistics.
 
     Parameters

@@ -30,7 +30,6 @@ from mpifed import state
 from mpifed.algorithms.shared_body.fedper import Parts, unseen_fitter
 from mpifed.algorithms.shared_body.fedrep import FedRepState, head_solver
 from mpifed.method import (
-    Channel,
     Clients,
     Draws,
     Exchange,
@@ -39,7 +38,6 @@ from mpifed.method import (
     ServerChannel,
     label_sums,
     new_prototypes,
-    to_server,
 )
 from mpifed.model import Model, last_sizes, prototyped
 
@@ -51,7 +49,7 @@ class FedPACState(FedRepState):
     prototypes: Tensor = state.server()  # c, (labels, h + 1); the last number is 1 where known
 
 
-class FedPAC(Parts):
+class FedPAC(Parts[ServerChannel]):
     """FedPAC: a shared body with aligned features, and combinations of the clients' heads.
 
     Parameters
@@ -69,8 +67,7 @@ class FedPAC(Parts):
     requires = (
         Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
     )
-    aggregates = "sums"
-    exchanges = ("server",)
+    aggregates = "mean_and_sums"
     compressors = "none"
     tasks = ("classification",)
 
@@ -101,10 +98,10 @@ class FedPAC(Parts):
         return FedPACState(**vars(parts), of_head=of_head, prototypes=prototypes)
 
     def round(  # type: ignore[override]
-        self, state: FedPACState, clients: Clients, channel: Channel, draws: Draws
+        self, state: FedPACState, clients: Clients, channel: ServerChannel, draws: Draws
     ) -> FedPACState:
-        server, (start, _) = to_server(channel), self.start(state, clients, channel)
-        weights = self.collaborators(start, clients, server)
+        start = self.joined(channel.broadcast(state.body), state.heads)
+        weights = self.collaborators(start, clients, channel)
         tuned, of_head = self.head_solver(start, state.of_head, clients, draws, mask=self.head)
         received = channel.broadcast(state.prototypes).flatten(1)[:, None]
         rows = torch.cat([tuned, received], -1)
@@ -112,14 +109,14 @@ class FedPAC(Parts):
         done = rows[..., : self.model.n_parameters]
         body = channel.average(done[..., self.body], clients.weights, before=state.body)
         sums = label_sums(self.model, done, clients, self.shape[0])[..., :-1]
-        prototypes = new_prototypes(state.prototypes, sums, server)
-        heads = server.send(done[..., self.head])
-        everyone = np.flatnonzero(server.round.active)
+        prototypes = new_prototypes(state.prototypes, sums, channel)
+        heads = channel.send(done[..., self.head])
+        everyone = np.flatnonzero(channel.round.active)
         position = torch.from_numpy(np.searchsorted(everyone, clients.ids))
         combined = torch.empty_like(heads)
         for participant, alpha in enumerate(weights):
-            combined[position == participant] = server.sum(heads, alpha[position]).to(heads)
-        return FedPACState(body, server.scatter(combined), optimizer, of_head, prototypes)
+            combined[position == participant] = channel.sum(heads, alpha[position]).to(heads)
+        return FedPACState(body, channel.scatter(combined), optimizer, of_head, prototypes)
 
     def collaborators(self, models: Tensor, clients: Clients, server: ServerChannel) -> Tensor:
         """Return alpha, float64 (participants, participants) of all ranks."""

@@ -14,9 +14,8 @@ which numbers are the head.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from annotated_types import Ge
 from torch import Tensor
@@ -24,6 +23,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.method import (
     Algorithm,
+    AnyChannel,
     Channel,
     Clients,
     Draws,
@@ -31,9 +31,9 @@ from mpifed.method import (
     LocalSolver,
     OptimizerState,
     Predictor,
+    Requirement,
     StepScale,
     initial_models,
-    step_scale,
 )
 from mpifed.model import Model, head_of
 
@@ -58,7 +58,7 @@ def unseen_fitter(local: LocalSolver, epochs: int) -> LocalSolver:
     )
 
 
-class Parts(Algorithm[Channel]):
+class Parts(Algorithm[AnyChannel]):
     """Base class of methods whose clients share a body and keep a head.
 
     Parameters
@@ -73,8 +73,15 @@ class Parts(Algorithm[Channel]):
         FedAvg: n_t / n, the same with mean one, or 1.
     """
 
-    server_steps = True
-    steps_locally = True
+    requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement(
+            {
+                "exchange.correction:within_steps": (None, False),
+                "exchange.correction:chooses": (None, False),
+            },
+            "whose clients average a part of the models that they train",
+        ),
+    )
     trains: Tensor | None = None  # a mask of the numbers that local steps move; None for all
     fitter: LocalSolver  # of what unseen clients have of their own
 
@@ -87,11 +94,10 @@ class Parts(Algorithm[Channel]):
         head_init: Literal["shared", "per_client"] = "shared",
         gossip_step_scale: StepScale = "normalised",
     ) -> None:
-        self.model, self.local = model, local
+        self.model, self.local = model, local.scaled(gossip_step_scale)
         self.head = head_of(model, head)
         self.body = ~self.head
         self.head_init = head_init
-        self.gossip_step_scale: StepScale = gossip_step_scale
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -112,19 +118,12 @@ class Parts(Algorithm[Channel]):
         rows[..., self.head], rows[..., self.body] = heads, body.expand(len(heads), 1, -1)
         return rows
 
-    def start(
-        self, state: PartsState, clients: Clients, channel: Channel
-    ) -> tuple[Tensor, np.ndarray | None]:
-        """Return models that clients begin a round with, and factors of their learning rates."""
-        models = self.joined(channel.broadcast(state.body), state.heads)
-        return models, step_scale(clients, channel, self.gossip_step_scale)
-
     def round(
-        self, state: PartsState, clients: Clients, channel: Channel, draws: Draws
+        self, state: PartsState, clients: Clients, channel: AnyChannel, draws: Draws
     ) -> PartsState:
-        start, scale = self.start(state, clients, channel)
+        start = self.joined(channel.broadcast(state.body), state.heads)
         trained, optimizer = self.local(
-            start, state.optimizer, clients, draws, step_scale=scale, mask=self.trains
+            start, state.optimizer, clients, draws, channel, mask=self.trains
         )
         body = channel.average(trained[..., self.body], clients.weights, before=state.body)
         return PartsState(body, trained[..., self.head], optimizer)
@@ -158,7 +157,7 @@ class Parts(Algorithm[Channel]):
         return int(self.body.sum())
 
 
-class FedPer(Parts):
+class FedPer(Parts[Channel]):
     """FedPer: base layers averaged as in FedAvg, personalisation layers trained beside them.
 
     Parameters

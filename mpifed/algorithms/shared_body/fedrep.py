@@ -38,7 +38,7 @@ def head_solver(local: LocalSolver, epochs: int) -> LocalSolver:
     )
 
 
-class FedRep(Parts):
+class FedRep(Parts[Channel]):
     """FedRep: each client trains its head, then the body with this head, and sends the body.
 
     Parameters
@@ -62,7 +62,7 @@ class FedRep(Parts):
     ) -> None:
         super().__init__(model, local, **options)
         self.fitter = unseen_fitter(local, unseen_epochs)
-        self.head_solver = head_solver(local, head_epochs)
+        self.head_solver = head_solver(self.local, head_epochs)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -74,14 +74,14 @@ class FedRep(Parts):
     def round(  # type: ignore[override]
         self, state: FedRepState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedRepState:
-        start, scale = self.start(state, clients, channel)
+        start = self.joined(channel.broadcast(state.body), state.heads)
         tuned, of_head = start, state.of_head
         if self.head.any():
             tuned, of_head = self.head_solver(
-                start, of_head, clients, draws, step_scale=scale, mask=self.head
+                start, of_head, clients, draws, channel, mask=self.head
             )
         done, optimizer = self.local(
-            tuned, state.optimizer, clients, draws, step_scale=scale, mask=self.body
+            tuned, state.optimizer, clients, draws, channel, mask=self.body
         )
         body = channel.average(done[..., self.body], clients.weights, before=state.body)
         return FedRepState(body, done[..., self.head], optimizer, of_head)

@@ -16,11 +16,15 @@ from typing import Annotated
 from annotated_types import Ge
 
 from mpifed.algorithms.shared_body.fedper import Parts, unseen_fitter
-from mpifed.method import LocalSolver, StepScale
+from mpifed.method import (
+    Channel,
+    LocalSolver,
+    StepScale,
+)
 from mpifed.model import Model
 
 
-class LGFedAvg(Parts):
+class LGFedAvg(Parts[Channel]):
     """LG-FedAvg: the head averaged as in FedAvg, the layers below trained beside it and kept.
 
     Parameters

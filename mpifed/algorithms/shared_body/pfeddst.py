@@ -31,7 +31,6 @@ from mpifed import state
 from mpifed.algorithms.shared_body.fedper import Parts, unseen_fitter
 from mpifed.algorithms.shared_body.fedrep import FedRepState, head_solver
 from mpifed.method import (
-    Channel,
     Clients,
     Draws,
     Exchange,
@@ -40,8 +39,6 @@ from mpifed.method import (
     Nearby,
     Requirement,
     held_out_risks,
-    step_scale,
-    to_neighbours,
 )
 from mpifed.model import Model
 from mpifed.state import on_host
@@ -54,7 +51,7 @@ class PFedDSTState(FedRepState):
     chosen: Tensor = state.client()  # t_ij, int64 (clients, nodes)
 
 
-class PFedDST(Parts):
+class PFedDST(Parts[GossipChannel]):
     """PFedDST: clients mix bodies with the neighbours that score best, and train parts in turns.
 
     Parameters
@@ -78,12 +75,8 @@ class PFedDST(Parts):
     requires = (
         Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
     )
-    exchanges = ("gossip",)
     aggregates = "sums"
     compressors = "none"
-    neighbours = "chosen"
-    averages_by = None
-    server_steps = False
 
     def __init__(
         self,
@@ -100,7 +93,7 @@ class PFedDST(Parts):
     ) -> None:
         super().__init__(model, local, **options)
         self.fitter = unseen_fitter(local, unseen_epochs)
-        self.head_solver = head_solver(local, head_epochs)
+        self.head_solver = head_solver(self.local, head_epochs)
         self.peers, self.loss_weight, self.offset = peers, loss_weight, offset
         self.recency = recency
 
@@ -114,19 +107,16 @@ class PFedDST(Parts):
         return PFedDSTState(parts.body, parts.heads, parts.optimizer, of_head, chosen)
 
     def round(  # type: ignore[override]
-        self, state: PFedDSTState, clients: Clients, channel: Channel, draws: Draws
+        self, state: PFedDSTState, clients: Clients, channel: GossipChannel, draws: Draws
     ) -> PFedDSTState:
-        neighbours = to_neighbours(channel)
-        body, chosen = self.mixed(state, clients, neighbours, draws)
+        body, chosen = self.mixed(state, clients, channel, draws)
         start = self.joined(body, state.heads)
-        scale, of_head = step_scale(clients, channel, self.gossip_step_scale), state.of_head
+        of_head = state.of_head
         done, optimizer = self.local(
-            start, state.optimizer, clients, draws, step_scale=scale, mask=self.body
+            start, state.optimizer, clients, draws, channel, mask=self.body
         )
         if self.head.any():
-            done, of_head = self.head_solver(
-                done, of_head, clients, draws, step_scale=scale, mask=self.head
-            )
+            done, of_head = self.head_solver(done, of_head, clients, draws, channel, mask=self.head)
         body, heads = done[..., self.body], done[..., self.head]
         return PFedDSTState(body, heads, optimizer, of_head, chosen)
 
@@ -166,4 +156,5 @@ class PFedDST(Parts):
         return torch.from_numpy(losses).to(like)
 
     def payload(self) -> int:
-        return self.model.n_parameters
+        """Return the numbers of a model, and of the loss of the neighbour's own."""
+        return self.model.n_parameters + 1

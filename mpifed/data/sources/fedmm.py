@@ -89,8 +89,6 @@ class Dictionary(GeneratedDataset):
         Number of columns of theta.
     sparsity : float
         Share of a code that is not zero.
-    kmeans_solver : {'own', 'package'}
-        Solver of k-means: mpifed's own, or the package k-means-constrained.
     seed : int, optional
         Seed of the data set. None is the run's.
     """
@@ -106,7 +104,6 @@ class Dictionary(GeneratedDataset):
         dim: Annotated[int, Ge(1)] = 20,
         atoms: Annotated[int, Ge(1)] = 15,
         sparsity: Annotated[float, Gt(0), Le(1)] = 0.2,
-        kmeans_solver: kmeans.Solver = "own",
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
@@ -120,7 +117,7 @@ class Dictionary(GeneratedDataset):
             self.clusters = agreed(
                 communicator,
                 lambda: kmeans.equal_clusters(
-                    self.samples, n_clients, stream(self.seed, "partition"), kmeans_solver
+                    self.samples, n_clients, stream(self.seed, "partition")
                 ),
             )
             counts = np.bincount(self.clusters.owner, minlength=n_clients)

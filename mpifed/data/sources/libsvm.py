@@ -16,7 +16,6 @@ from mpifed.dataset import (
     PooledDataset,
     Source,
     archives,
-    kmeans,
     partitions,
     stream,
 )
@@ -57,8 +56,6 @@ class LibSvm(PooledDataset):
         Concentration of the partition ``dirichlet``: the larger, the more alike clients are.
     classes_per_client : int
         Labels that a client has in the partition ``pathological``.
-    kmeans_solver : {'own', 'package'}
-        Solver of the partition ``kmeans``: mpifed's own, or the package k-means-constrained.
     min_samples : int
         Fewest samples that a client may get.
     test_fraction : float
@@ -82,7 +79,6 @@ class LibSvm(PooledDataset):
         contiguous_rule: partitions.ContiguousRule = "floor",
         dirichlet_alpha: partitions.Alpha = 0.4,
         classes_per_client: partitions.Classes = 2,
-        kmeans_solver: kmeans.Solver = "own",
         min_samples: Annotated[int, Ge(1)] = 1,
         test_fraction: Fraction = 0.0,
         seed: Annotated[int, Ge(0)] | None = None,
@@ -92,7 +88,6 @@ class LibSvm(PooledDataset):
             "contiguous_rule": contiguous_rule,
             "dirichlet_alpha": dirichlet_alpha,
             "classes_per_client": classes_per_client,
-            "kmeans_solver": kmeans_solver,
             "min_samples": min_samples,
         }
 

@@ -17,7 +17,6 @@ from mpifed.dataset import (
     PooledDataset,
     Source,
     archives,
-    kmeans,
     partitions,
     stream,
 )
@@ -52,8 +51,6 @@ class Ratings(PooledDataset):
     contiguous_rule : {'floor', 'array_split'}
         Where the partition ``contiguous`` cuts: at floor(i r / n), as the paper does, or as numpy's
         array_split, as the published code does.
-    kmeans_solver : {'own', 'package'}
-        Solver of the partition ``kmeans``: mpifed's own, or the package k-means-constrained.
     test_fraction : float
         Share of each client's users that is for testing, drawn by the seed.
     seed : int, optional
@@ -73,14 +70,12 @@ class Ratings(PooledDataset):
         choose: Literal["most_rated", "random"] = "most_rated",
         partition: Literal["kmeans", "contiguous", "iid"] = "kmeans",
         contiguous_rule: partitions.ContiguousRule = "floor",
-        kmeans_solver: kmeans.Solver = "own",
         test_fraction: Fraction = 0.0,
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         options = {
             "contiguous_rule": contiguous_rule,
-            "kmeans_solver": kmeans_solver,
             "min_samples": 1,
         }
 

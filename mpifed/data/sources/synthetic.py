@@ -199,16 +199,26 @@ class Synthetic(GeneratedDataset):
 
     def _fill(self, client_ids: np.ndarray, name: SplitName, split: Split) -> None:
         """Draw the samples of ``paper`` or ``corrected``."""
-        for part in parts_up_to(BLOCK, split.counts):
-            self._draw(client_ids[part], name, split.of_clients(part))
+        for part in parts_up_to(BLOCK, np.diff(split.offsets)):
+            offsets = split.offsets[part.start : part.stop + 1]
+            rows = slice(int(offsets[0]), int(offsets[-1]))
+            x, y = split.x[rows].numpy(), split.y[rows].numpy()
+            self._draw(client_ids[part], name, x, y, offsets - offsets[0])
 
-    def _draw(self, clients: np.ndarray, name: SplitName, split: Split) -> None:
+    def _draw(
+        self,
+        clients: np.ndarray,
+        name: SplitName,
+        x: np.ndarray,
+        y: np.ndarray,
+        offsets: np.ndarray,
+    ) -> None:
         """Draw the samples of some clients, at most ``BLOCK``, or those of a single client."""
-        setting, x, counts = self.setting, split.x.numpy(), split.counts
+        setting = self.setting
         components = np.ascontiguousarray(self.truth.components.T)
         uniform, logits, chances = np.empty((3, len(x)))
         products = np.empty((len(x), setting.n_components))
-        begins, ends = split.offsets[:-1].tolist(), split.offsets[1:].tolist()
+        begins, ends = offsets[:-1].tolist(), offsets[1:].tolist()
         for client, begin, end in zip(clients.tolist(), begins, ends, strict=True):
             step()
             draws = stream(setting.seed, f"synthetic/{name}/labels", client=client)
@@ -222,10 +232,11 @@ class Synthetic(GeneratedDataset):
                 # In float64 whatever x is: labels then do not depend on the run's type.
                 np.matmul(x[rows].astype(np.float64), components, out=products[rows])
         upto = np.cumsum(self.truth.mixture[clients], axis=1)
-        latent = (np.repeat(upto / upto[:, -1:], counts, axis=0) <= uniform[:, None]).sum(1)
+        latent = (np.repeat(upto / upto[:, -1:], np.diff(offsets), axis=0) <= uniform[:, None]).sum(
+            1
+        )
         logits = setting.noise * logits + products[np.arange(len(x)), latent]
-        labels = chances < sigmoid(logits) if self.variant == "paper" else rounded_sigmoid(logits)
-        split.y.copy_(torch.from_numpy(labels))
+        y[:] = chances < sigmoid(logits) if self.variant == "paper" else rounded_sigmoid(logits)
 
 
 def truth(setting: Setting, mixtures: Mixtures = "dirichlet") -> Truth:

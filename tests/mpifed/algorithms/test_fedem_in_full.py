@@ -212,7 +212,7 @@ def test_a_beginning_that_stays_as_it_is_is_warned_of(exchange, mixture, compone
     if components == "equal":
         first = engine.state.algorithm.components
         first.copy_(first[..., :1, :].clone())
-    lines = evaluation.remarks(engine.setup, engine.state, engine.samples)
+    lines = evaluation.remarks(engine.setup, engine.state, engine.shards)
     for _ in range(3):
         engine.advance()
     after = engine.state.algorithm.components

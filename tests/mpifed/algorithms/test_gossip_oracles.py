@@ -150,7 +150,7 @@ OWN |= dict.fromkeys(("ditto", "apfl", "pfedme", "pfedme in FedEM"), "personal")
 def test_three_rounds_by_gossip_are_those_of_a_program_in_numpy(name):
     local, options = METHODS[name]
     _, engine = ran(name.partition(" ")[0], options, 0, **SETTINGS)
-    train = training_of(engine.setup, engine.samples).shards.train
+    train = training_of(engine.setup, engine.shards).shards.train
     parts = [train.rows_of(t) for t in range(4)]
     samples = [(train.x[part].numpy(), train.y[part].numpy()) for part in parts]
     sizes = np.array([len(y) for _, y in samples])

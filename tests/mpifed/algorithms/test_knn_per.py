@@ -15,7 +15,7 @@ from torch import nn
 
 from mpifed.algorithms.fedavg import knn_per
 from mpifed.algorithms.fedavg.fedala import FedALA
-from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
 from mpifed.algorithms.fedavg.knn_per import (
     KnnPer,
     NearestNeighbours,
@@ -245,7 +245,7 @@ def test_a_client_without_training_samples_predicts_with_the_shared_model(weight
     row = torch.zeros(1, model.n_parameters)
     row[0, -1] = 1.0
     method = KnnPer(model, solver_of(model), knn_lambda=weight)
-    served = method.predictor(row, clients, Draws(0, 0))
+    served = method.deploy(FedAvgState(row, ()), clients, Draws(0, 0))
     assert served.mixture.tolist() == [[1.0, 0.0]]
 
 

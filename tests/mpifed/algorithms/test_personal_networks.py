@@ -43,7 +43,7 @@ def test_running_statistics_follow_the_models(name, buffers):
     found, engine = ran(name, METHODS[name], rounds=2, **given)
     method, model = engine.setup.algorithm, engine.setup.model
     with torch.no_grad():
-        rows = training_of(engine.setup, engine.samples).rows
+        rows = training_of(engine.setup, engine.shards).rows
         own = method.deploy(found, engine.everyone, Draws(0, 2)).parameters[rows]
     places = {place.name: place for place in model.spans()}
     spread, count = (
@@ -54,7 +54,7 @@ def test_running_statistics_follow_the_models(name, buffers):
     assert (spread > 0).all() and (spread != 1).all() and (count > 0).all()
     if buffers == "average":
         with torch.no_grad():
-            clients = unseen_of(engine.setup, engine.samples)
+            clients = unseen_of(engine.setup, engine.shards)
             unseen = method.adapt(found, clients, engine.setup.exchange, Draws(0, 2))
         assert torch.isfinite(unseen.parameters).all()
 
@@ -103,7 +103,7 @@ def test_clients_deploy_their_own_or_the_averaged_ones(name, buffers):
         engine.prepare()
         engine.advance()
         algorithm, state = engine.setup.algorithm, engine.state.algorithm
-        found = algorithm.deploy(state, training_of(engine.setup, engine.samples), None).parameters
+        found = algorithm.deploy(state, training_of(engine.setup, engine.shards), None).parameters
     assert found.dim() == (2 if buffers == "average" else 3)
     assert torch.isfinite(found).all()
 
@@ -155,9 +155,9 @@ def test_methods_with_gradients_of_whole_risks_see_the_share_alone(algorithm):
         found = method.adapt(engine.state.algorithm, clients, server, Draws(0, 1))
         return found.parameters.clone()
 
-    few = first_samples(unseen_of(engine.setup, engine.samples), 0.3)
+    few = first_samples(unseen_of(engine.setup, engine.shards), 0.3)
     alone = adapted(few)
-    assert not torch.equal(alone, adapted(unseen_of(engine.setup, engine.samples)))
+    assert not torch.equal(alone, adapted(unseen_of(engine.setup, engine.shards)))
     assert torch.equal(alone, adapted(few))
-    none = adapted(first_samples(unseen_of(engine.setup, engine.samples), 0.0))
+    none = adapted(first_samples(unseen_of(engine.setup, engine.shards), 0.0))
     assert torch.equal(none, server.mean(engine.state.algorithm.model).expand_as(none))

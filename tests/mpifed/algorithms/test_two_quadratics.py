@@ -99,5 +99,5 @@ def test_a_method_ends_in_its_closed_form(name):
 
 def test_every_method_that_learns_regressions_is_among_them():
     kinds = {name: algorithm_class(name) for name in ALGORITHMS}
-    learn = {name for name, kind in kinds.items() if kind.uses_model and "regression" in kind.tasks}
+    learn = {n for n, kind in kinds.items() if kind.uses_model() and "regression" in kind.tasks}
     assert learn - {*ELSEWHERE, "fedmm_ot"} == {*METHODS}

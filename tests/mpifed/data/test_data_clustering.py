@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
+from mpifed.config.configuration import decided, resolve
 from mpifed.data import kmeans, partitions
 from mpifed.data.kmeans import assign, equal_clusters, equal_sizes
-from mpifed.data.sources.fedmm import Dictionary
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 
 @st.composite
@@ -84,21 +81,6 @@ def test_fewer_points_than_clusters_are_refused():
         equal_clusters(np.ones((3, 2)), 4, np.random.default_rng(0))
 
 
-def test_the_package_is_asked_for_by_name(monkeypatch):
-    monkeypatch.setitem(sys.modules, "k_means_constrained", None)
-    with pytest.raises(InputError, match="pip install k-means-constrained"):
-        equal_clusters(np.ones((3, 2)), 2, np.random.default_rng(0), "package")
-
-
-def test_it_is_as_good_as_the_package():
-    pytest.importorskip("k_means_constrained", reason="k-means-constrained is not installed")
-    points = Dictionary(10, 0, Alone(), samples=600).samples
-    own = equal_clusters(points, 10, np.random.default_rng(0))
-    package = equal_clusters(points, 10, np.random.default_rng(0), "package")
-    assert np.bincount(package.owner).tolist() == [60] * 10
-    assert own.inertia <= 1.03 * package.inertia
-
-
 @pytest.mark.parametrize(("n", "k"), [(600, 30), (637, 30), (50, 50), (200, 7)])
 def test_many_clusters_are_parted_again_and_again_and_are_equal_too(n, k, monkeypatch):
     points = np.random.default_rng(0).normal(size=(n, 3))
@@ -129,3 +111,12 @@ def test_the_ranking_is_that_of_the_whole_table(problem):
         for other in range(values.shape[1]):
             rest = np.delete(values, other, axis=1).min(axis=1, initial=np.inf)
             assert np.array_equal(ranking.least_of_others(other), rest)
+
+
+def test_an_old_configuration_that_names_a_solver_is_read_with_a_remark():
+    data = {"name": "dictionary", "samples": 40, "kmeans_solver": "own"}
+    mapping = {"algorithm": "fedmm", "clients": 4, "rounds": 1, "data": data}
+    configuration = resolve(mapping)
+    assert "kmeans_solver" not in configuration.data.options
+    remark = "data.kmeans_solver has ended and changes nothing: mpifed itself makes clusters"
+    assert any(line.startswith(remark) for line in decided(mapping, configuration))

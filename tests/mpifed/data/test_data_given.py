@@ -146,7 +146,7 @@ def read(y: np.ndarray, **options) -> tuple[str, int, np.ndarray, str]:
     x, found = all_rows(dataset)
     ordered = found[np.argsort(x[:, 0])][np.argsort(np.argsort(X_TARGETS[: len(y), 0]))]
     about = dataset.description
-    return about.task, about.n_classes, ordered, "\n".join(dataset.remarks())
+    return about.task, about.n_classes, ordered, "\n".join(dataset.remarks)
 
 
 @pytest.mark.parametrize("kind", ["i1", "u2", "i8", "f2", "f4", "f8"])

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpifed.data.base import Dataset, Description, HeldOut, Shards, Split, count_held_out
+from mpifed.data.base import Dataset, Description, Shards, Split
+from mpifed.data.derived import HeldOut, count_held_out
 from mpifed.data.sources.flix import Sine
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone

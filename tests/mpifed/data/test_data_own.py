@@ -361,7 +361,7 @@ def test_targets_have_the_decimals_of_inputs(tmp_path: Path):
     x, y = all_rows(table(path, 1, decimal="comma"))
     assert sorted(set(map(tuple, np.column_stack([x, y])))) == [(0.1, -1), (1.5, 2.25)]
     assert "'risk' has decimal commas" in " ".join(
-        table(path, 1, features=["a"], categories=["a"]).remarks()
+        table(path, 1, features=["a"], categories=["a"]).remarks
     )
 
 
@@ -370,7 +370,7 @@ def test_rows_and_clients_that_are_left_out_are_named(tmp_path: Path):
     path.write_text(lines_of("NA,0", "Oslo,1", "Oslo,0") + "?,Oslo,1\n")
     dataset = table(path, 1, client="whose", missing="drop")
     assert dataset.description.client_names == ("Oslo",)
-    remark = dataset.remarks()[-2]
+    remark = dataset.remarks[-2]
     assert remark.startswith("21 of 61 rows") and remark.endswith("client 'NA'")
     with pytest.raises(InputError, match="column 'whose' has no value on line 2 and 19 more"):
         table(path, 1, client="whose")
@@ -412,10 +412,10 @@ def test_texts_are_one_hot_and_gaps_the_mean_of_training_samples(tmp_path: Path)
     shards = dataset.load(np.arange(2), torch.float64)
     assert torch.allclose(shards.train.x, torch.from_numpy(x[train]), atol=1e-12)
     assert np.isnan(DOSE[train]).any()
-    assert dataset.remarks()[0].endswith("the texts of ward, code")
+    assert dataset.remarks[0].endswith("the texts of ward, code")
     dropped = table(path, 2, missing="drop", **{**OF_LIFE, "drop": None})
     assert sum(map(len, labels_by_client(dropped))) == np.isfinite(DOSE).sum()
-    assert "column 'id' has another value in each row" in dropped.remarks()[0]
+    assert "column 'id' has another value in each row" in dropped.remarks[0]
 
 
 @pytest.fixture
@@ -474,7 +474,7 @@ def test_a_run_without_an_experiment_is_of_its_data(life: Path):
     held = mpifed.arrays(X, Y, clients=np.repeat([3, 5, 7, 9], [40, 4, 40, 6]))
     found = asked(data=held)
     assert (found.experiment, found.clients) == ("arrays", 3)
-    told = of_arrays(held).remarks()[-1]
+    told = of_arrays(held).remarks[-1]
     assert told.startswith("1 sources have fewer than 5 samples") and told.endswith(": 5")
     assert asked().experiment == asked(model="mlp").experiment == "synthetic-fedem"
     own = read_experiment(None, {"model": "nets:small"})

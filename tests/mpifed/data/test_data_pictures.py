@@ -184,7 +184,7 @@ def test_colours_numbers_and_texts(tmp_path: Path):
     dataset = parquets(tmp_path, features="img", divisor=1, **options)
     assert holds(dataset, colours.transpose(0, 3, 1, 2), np.arange(8) % 3)
     dataset = parquets(tmp_path, features="text", **options)
-    assert not any("bytes" in line for line in dataset.remarks())
+    assert not any("bytes" in line for line in dataset.remarks)
     x, _ = all_rows(dataset, torch.uint8)
     printable = VOCABULARIES["printable"]
     assert sorted("".join(printable[c] for c in row) for row in x) == sorted(texts)
@@ -203,7 +203,7 @@ def test_lists_keep_the_type_of_their_numbers(tmp_path: Path, kind: str):
     dataset = parquets(tmp_path)
     assert dataset._pool.stored == {"u1": "uint8", "f4": "float32"}.get(kind, "float64")
     assert holds(dataset, numbers, np.arange(9000) % 3)
-    assert ("data.divisor=255" in "".join(dataset.remarks())) == (kind == "u1")
+    assert ("data.divisor=255" in "".join(dataset.remarks)) == (kind == "u1")
 
 
 @given(st.binary(max_size=9), st.integers(0, 10**6))

@@ -51,7 +51,7 @@ def check_ranks(make, communicator: Communicator) -> None:
     clients = hosted(communicator, N_CLIENTS)
     for dtype in (torch.float32, torch.float64):
         dataset = make(communicator)
-        assert dataset.remarks() == make(Alone()).remarks()
+        assert dataset.remarks == make(Alone()).remarks
         found = dataset.load(clients, dtype)
         assert np.array_equal(found.client_ids, clients)
         check(found, make(Alone()).load(np.arange(N_CLIENTS), dtype))

@@ -1,20 +1,25 @@
-"""The samples of the clients hosted here: all of them from the start, or made when first used."""
+"""The shards of the clients hosted here: all loaded from the start, or made when first used."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 
-from mpifed.data.base import Fresh, Shards, Split, SplitName, allocated
-from mpifed.data.generated import parts_up_to
+from mpifed.data.base import (
+    Dataset,
+    Fresh,
+    Shards,
+    Split,
+    SplitName,
+    empty_split,
+    parts_up_to,
+)
 from mpifed.federation.clients import Clients, Federation
-from mpifed.training.build import sample_bytes
-from mpifed.training.setup import Setup
 
 # Bytes of the samples of clients that are scored together, at most, but for one client alone: few
 # enough that the next ones take the same memory.
@@ -27,16 +32,17 @@ LASTING = 4
 PIECE = 64
 
 
-class LoadedSamples:
-    """Samples of all hosted clients, in memory for the whole run."""
+@dataclass(frozen=True)
+class LoadedShards:
+    """The shards of all hosted clients, in memory for the whole run."""
 
-    def __init__(self, federation: Federation, shards: Shards) -> None:
-        self.federation, self.shards = federation, shards
-        self._lasting: dict[bytes, Clients] = {}
+    federation: Federation
+    loaded: Shards
+    _lasting: dict[bytes, Clients] = field(default_factory=dict)
 
     def clients(self, rows: np.ndarray, effort: np.ndarray | None = None) -> Clients:
         """Return some of the hosted clients for a round or an evaluation."""
-        return Clients(self.federation, self.shards, rows, effort)
+        return Clients(self.federation, self.loaded, rows, effort)
 
     def among_hosted(self, rows: np.ndarray) -> Clients:
         """Return the same clients, their rows being positions among all hosted clients."""
@@ -51,31 +57,55 @@ class LoadedSamples:
     @property
     def bytes_held(self) -> int:
         """Bytes of the samples in memory."""
-        splits = self.shards.train, self.shards.val, self.shards.test
+        splits = self.loaded.train, self.loaded.val, self.loaded.test
         return sum(split.x.nbytes + split.y.nbytes for split in splits)
 
 
-class LazySamples:
-    """Samples made when they are first used, with the methods of ``LoadedSamples``."""
+class CachedShards:
+    """Shards made when they are first used, with the methods of ``LoadedShards``.
 
-    def __init__(self, setup: Setup, budget: float) -> None:
-        make = setup.dataset.make_split
-        assert make is not None
-        self.federation, self._setup, self._make = setup.federation, setup, make
-        self._budget = budget
+    Parameters
+    ----------
+    federation : Federation
+        All clients.
+    dataset : Dataset
+        What makes the splits of clients one by one.
+    dtype, device
+        Type of the samples, and where they are.
+    sample_bytes : int
+        Bytes of a sample in memory.
+    budget : float
+        Bytes of samples that are kept, at most.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        dataset: Dataset,
+        dtype: torch.dtype,
+        device: torch.device,
+        sample_bytes: int,
+        budget: float,
+    ) -> None:
+        self.federation, self.dataset = federation, dataset
+        self.dtype, self.device = dtype, device
+        self.sample_bytes, self.budget = sample_bytes, budget
+        assert dataset.make_split is not None
+        self._make = dataset.make_split
         self._cached: OrderedDict[tuple[SplitName, bytes], tuple[np.ndarray, Split]] = OrderedDict()
 
     def clients(self, rows: np.ndarray, effort: np.ndarray | None = None) -> Clients:
         """Return some of the hosted clients; their ``rows`` count from 0."""
         ids = self.federation.hosted[rows]
-        shards = LazyShards(self._setup, ids, lambda name: self.split(name, ids))
+        shards = LazyShards(self.dataset, self.device, ids, lambda name: self.split(name, ids))
         return Clients(self.federation, shards, np.arange(len(rows)), effort)
 
     def among_hosted(self, rows: np.ndarray) -> Clients:
         """Return some of the hosted clients; all others have no sample."""
         hosted = self.federation.hosted
         shards = LazyShards(
-            self._setup,
+            self.dataset,
+            self.device,
             hosted,
             lambda name: spread(self.split(name, hosted[rows]), rows, len(hosted)),
         )
@@ -83,10 +113,9 @@ class LazySamples:
 
     def blocks(self, rows: np.ndarray) -> Iterator[slice]:
         """Yield consecutive parts of ``rows`` whose samples have at most ``BLOCK`` bytes."""
-        description, ids = self._setup.dataset.description, self.federation.hosted[rows]
-        per_sample = sample_bytes(description, self._setup.dtype)
+        description, ids = self.dataset.description, self.federation.hosted[rows]
         counts = description.n_train[ids] + description.n_val[ids] + description.n_test[ids]
-        yield from parts_up_to(BLOCK, counts * per_sample)
+        yield from parts_up_to(BLOCK, counts * self.sample_bytes)
         if not len(rows):
             yield slice(0, 0)
 
@@ -97,20 +126,18 @@ class LazySamples:
             self._cached.move_to_end(key)
             return self._cached[key][1]
         size = self._bytes_of(name, ids)
-        while self._cached and self.bytes_held + size > self._budget:
+        while self._cached and self.bytes_held + size > self.budget:
             self._cached.popitem(last=False)
         split = self._assembled(name, ids)
-        if self._setup.device.type != "cpu":
-            device = self._setup.device
-            split = Split(split.x.to(device), split.y.to(device), split.offsets)
-        if len(ids) and size <= self._budget:
+        if self.device.type != "cpu":
+            split = Split(split.x.to(self.device), split.y.to(self.device), split.offsets)
+        if len(ids) and size <= self.budget:
             self._cached[key] = ids, split
         return split
 
     def _bytes_of(self, name: SplitName, ids: np.ndarray) -> int:
-        description = self._setup.dataset.description
-        samples = int(getattr(description, f"n_{name}")[ids].sum())
-        return samples * sample_bytes(description, self._setup.dtype)
+        counts = getattr(self.dataset.description, f"n_{name}")[ids]
+        return int(counts.sum()) * self.sample_bytes
 
     @property
     def bytes_held(self) -> int:
@@ -129,34 +156,36 @@ class LazySamples:
             there = owners[order][at] == ids
             source[there], position[there] = number, order[at[there]]
         if (source < 0).all():
-            return self._make(name, ids, self._setup.dtype)
-        description = self._setup.dataset.description
-        counts = getattr(description, f"n_{name}")[ids]
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        total, dtype = int(offsets[-1]), self._setup.dtype
-        x = allocated((total, *description.input_shape), dtype)
-        y = allocated((total, *description.target_shape), description.target_type(dtype))
+            return self._make(name, ids, self.dtype)
+        split = empty_split(self.dataset.description, name, ids, self.dtype)
         for start in range(0, len(ids), PIECE):
             missing = start + np.flatnonzero(source[start : start + PIECE] < 0)
-            missing_split = self._make(name, ids[missing], dtype)
+            missing_split = self._make(name, ids[missing], self.dtype)
             for i, row in enumerate(missing):
-                _copy(missing_split, i, x, y, offsets, int(row))
+                _copy(missing_split, i, split, int(row))
         for row in np.flatnonzero(source >= 0):
-            _copy(cached[source[row]][1], int(position[row]), x, y, offsets, int(row))
-        return Split(x, y, offsets)
+            _copy(cached[source[row]][1], position[row], split, int(row))
+        return split
 
 
-Samples = LoadedSamples | LazySamples
+HostedShards = LoadedShards | CachedShards
 
 
 class LazyShards(Shards):
     """Shards whose splits are made at their first use."""
 
-    def __init__(self, setup: Setup, ids: np.ndarray, split: Callable[[SplitName], Split]) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        device: torch.device,
+        client_ids: np.ndarray,
+        split: Callable[[SplitName], Split],
+    ) -> None:
         # The base class is frozen.
-        vars(self).update(client_ids=ids, _setup=setup, _split=split)
+        vars(self).update(client_ids=client_ids, _dataset=dataset, _device=device, _split=split)
 
-    _setup: Setup
+    _dataset: Dataset
+    _device: torch.device
     _split: Callable[[SplitName], Split]
 
     @cached_property
@@ -177,12 +206,12 @@ class LazyShards(Shards):
     @property
     def device(self) -> torch.device:
         """Where the samples will be."""
-        return self._setup.device
+        return self._device
 
     @property
     def fresh(self) -> Fresh | None:
         """Draws new samples where the source can."""
-        return self._setup.dataset.fresh
+        return self._dataset.fresh
 
 
 def spread(split: Split, rows: np.ndarray, n_clients: int) -> Split:
@@ -194,17 +223,8 @@ def spread(split: Split, rows: np.ndarray, n_clients: int) -> Split:
     return replace(split, offsets=np.concatenate([[0], np.cumsum(counts)]))
 
 
-def samples_of(setup: Setup) -> Samples:
-    """Return the samples of the clients hosted here. Collective where all are loaded."""
-    if setup.sample_budget is None:
-        return LoadedSamples(setup.federation, setup.load())
-    return LazySamples(setup, setup.sample_budget)
-
-
-def _copy(
-    source: Split, client: int, x: torch.Tensor, y: torch.Tensor, offsets: np.ndarray, row: int
-) -> None:
-    """Copy the samples of one client to the rows of the client at position ``row``."""
-    to, rows = slice(int(offsets[row]), int(offsets[row + 1])), source.rows_of(client)
-    x[to].copy_(source.x[rows])
-    y[to].copy_(source.y[rows])
+def _copy(source: Split, client: int, target: Split, row: int) -> None:
+    """Copy the samples of the client at position ``client`` to that at ``row`` of ``target``."""
+    to, rows = target.rows_of(row), source.rows_of(client)
+    target.x[to].copy_(source.x[rows])
+    target.y[to].copy_(source.y[rows])
