@@ -19,8 +19,8 @@ from mpifed.components.registry import make as make_component
 from mpifed.components.tables import ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.config.requirements import fits_gpu
-from mpifed.data.base import Dataset, Description, Split, SplitName
-from mpifed.data.derived import Checked, DerivedDataset, HeldOut
+from mpifed.data.base import Dataset, Description
+from mpifed.data.derived import Checked, HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers, attackers, check_labels
 from mpifed.exchange.base import Exchange, Transform, exchange_class
@@ -47,6 +47,7 @@ from mpifed.models.losses import loss_for
 from mpifed.models.modules import ModuleModel, module_model, seeded, with_shapes
 from mpifed.mpi.communicator import Communicator
 from mpifed.training.footprint import sample_bytes_by_rank, state_bytes
+from mpifed.training.poisoned import Poisoned
 from mpifed.training.setup import Setup
 from mpifed.training.validation import (
     check_autocast,
@@ -196,40 +197,6 @@ def first_per_core(nodes: np.ndarray, cores: Sequence[frozenset[int]], threads: 
 def cores_of_this_process() -> frozenset[int]:
     """Return the cores on which this process may run."""
     return frozenset(os.sched_getaffinity(0))
-
-
-class Poisoned(DerivedDataset):
-    """A data set in which attackers train on other labels, and are scored on their own."""
-
-    def __init__(self, dataset: Dataset, hostile: Attackers) -> None:
-        super().__init__(dataset)
-        self._hostile = hostile
-        # The true labels of attackers whose training samples have been loaded here.
-        self._true: dict[int, torch.Tensor] = {}
-
-    def changed(
-        self, name: SplitName, split: Split, client_ids: np.ndarray, dtype: torch.dtype
-    ) -> Split:
-        """Return the samples, those for training with the labels that attackers train on."""
-        which = self._hostile.who[client_ids]
-        if name != "train" or not which.any():
-            return split
-        y = split.y.clone()
-        for position in np.flatnonzero(which).tolist():
-            rows = split.rows_of(position)
-            self._true[int(client_ids[position])] = split.y[rows]
-            y[rows] = self._hostile.relabelled(split.y[rows], self.description.n_classes)
-        return replace(split, y=y)
-
-    def with_true_labels(self, train: Split, client_ids: np.ndarray) -> Split:
-        """Return training samples as they are scored; some clients may have none."""
-        y = train.y
-        for position in np.flatnonzero(self._hostile.who[client_ids] & (train.counts > 0)).tolist():
-            y = y.clone() if y is train.y else y
-            rows = train.rows_of(position)
-            true = self._true[int(client_ids[position])][: rows.stop - rows.start]
-            y[rows] = true.to(y.device)
-        return replace(train, y=y)
 
 
 def attacked(

@@ -28,7 +28,7 @@ from mpifed.local.scoring import client_scores
 from mpifed.method import checks
 from mpifed.method.predictor import Predictor
 from mpifed.models.base import Model
-from mpifed.training.build import Poisoned
+from mpifed.training.poisoned import Poisoned
 from mpifed.training.setup import Setup
 from mpifed.training.simulated_time import COLUMN, STALENESS, is_simulated, taking_part, waits
 
