@@ -24,6 +24,7 @@ set derives from one of three classes.
                                   clusters of equal size
 ``decoded``                       a PNG or JPEG picture as bytes
 ``stream``, ``key``               randomness by a seed, a purpose, a round and a client
+``bits_at``, ``shuffles``         many such numbers, or orders, at once
 ``Communicator``, ``agreed``      the ranks, and what one of them finds for all
 ``check_memory``                  refuses what memory cannot hold
 ``raise_if_stop_requested``,      called while files are read or samples drawn, by which a run can
@@ -73,7 +74,7 @@ from mpifed.data.images import decoded
 from mpifed.data.partitioned import Pool, PooledDataset, Source
 from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
-from mpifed.random import key, stream
+from mpifed.random import bits_at, key, shuffles, stream
 from mpifed.watchdog.heartbeat import raise_if_stop_requested, step
 
 __all__ = [
@@ -93,6 +94,7 @@ __all__ = [
     "agreed",
     "alike",
     "archives",
+    "bits_at",
     "check_memory",
     "decoded",
     "empty_split",
@@ -101,6 +103,7 @@ __all__ = [
     "partitions",
     "parts_up_to",
     "raise_if_stop_requested",
+    "shuffles",
     "step",
     "stream",
     "tables",

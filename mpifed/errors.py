@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from topologies import errors
 from topologies.errors import InputError as InputError
 from topologies.errors import RunError as RunError
+from topologies.errors import excerpt as excerpt
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1

@@ -20,6 +20,13 @@ for compressors; ``Neighbours``, ``Nearby``, ``Observations``, ``HeldOutRisks``,
 ``squared_distances`` for aggregators, and ``inner_products`` for what comes before one;
 ``ClientNumber`` and ``Seen`` for attacks. ``ComponentOf`` annotates an option that is itself a
 component.
+
+Methods take from here
+
+* messages of which few numbers are sent: ``SparseRows``, ``add_scaled``, ``flat_positions``,
+  ``gathered``; what compressors do to them: ``message_variance``, ``proven_contraction``
+* steps of a server: ``Adam`` with ``Moments``, ``Nesterov`` with ``Moment``, their options ``Rate``
+  and ``Decay``, and ``averaged_buffers`` behind them; ``adam_step``, that of local steps too.
 """
 
 from mpifed.components.requirement import Not, Only, Requirement
@@ -34,7 +41,12 @@ from mpifed.exchange.aggregation import (
 from mpifed.exchange.attacks import Attack, ClientNumber
 from mpifed.exchange.base import Round
 from mpifed.exchange.collusion import Colluding, Seen
-from mpifed.exchange.compression import Compressor, random_bits
+from mpifed.exchange.compression import (
+    Compressor,
+    message_variance,
+    proven_contraction,
+    random_bits,
+)
 from mpifed.exchange.correction import (
     Correction,
     Gather,
@@ -45,12 +57,24 @@ from mpifed.exchange.correction import (
     halves,
 )
 from mpifed.exchange.pre_aggregation import PreAggregator
+from mpifed.exchange.reduction import SparseRows, add_scaled, flat_positions, gathered
 from mpifed.exchange.routes import Nearby
-from mpifed.exchange.server_optimizers import ServerOptimizer
+from mpifed.exchange.server_optimizers import (
+    Adam,
+    Decay,
+    Moment,
+    Moments,
+    Nesterov,
+    Rate,
+    ServerOptimizer,
+    averaged_buffers,
+)
 from mpifed.federation.clients import Draws
+from mpifed.local.optimizers import adam_step
 from topologies.parameters import ComponentOf
 
 __all__ = [
+    "Adam",
     "Attack",
     "ByCoordinates",
     "ByProducts",
@@ -60,23 +84,36 @@ __all__ = [
     "ComponentOf",
     "Compressor",
     "Correction",
+    "Decay",
     "Draws",
     "Gather",
     "HeldOutRisks",
+    "Moment",
+    "Moments",
     "Nearby",
     "Needs",
     "Neighbours",
+    "Nesterov",
     "Not",
     "Observations",
     "Only",
     "PreAggregator",
+    "Rate",
     "Requirement",
     "Round",
     "Seen",
     "ServerOptimizer",
+    "SparseRows",
+    "adam_step",
+    "add_scaled",
+    "averaged_buffers",
     "count_of",
+    "flat_positions",
+    "gathered",
     "halves",
     "inner_products",
+    "message_variance",
+    "proven_contraction",
     "random_bits",
     "squared_distances",
 ]

@@ -14,10 +14,59 @@ that look into a model.
   its last layer is given, the ``representation``.
 * Models made from others: ``Derived`` of rows ``Between`` two models, or with ``TwoHeads`` or
   ``HyperHeads``; ``contrastive`` and ``prototyped`` losses of representations.
+* ``merge`` puts plain layers in place of those with low-rank adapters.
 * ``logistic`` and ``sigmoid`` functions that round alike everywhere.
+
+Of a model's risks on the clients' samples, methods take from here
+
+* losses: ``train_losses``, ``train_risks``, ``held_out_risks``, ``mean_by_client``,
+  ``samples_of``, ``best_weight``
+* risks with gradients: ``Objectives``, which makes an ``Objective``, with a ``Regulariser``;
+  ``StackedObjective``, ``sampled_gradients``, ``row_norms``, ``row_products``; of linear models
+  ``SparseObjective``, ``columns_of``, ``rows_of``, ``design``, ``hessian``, ``smoothness``
+* minibatches without the local solver: ``batches``, ``minibatches``, ``chosen``, ``share_weights``
+* minimisers: ``local_optima`` by a ``Solver`` from a ``Start`` of ``local_starts`` up to the
+  ``usual_tolerance``, and constants of that search.
 """
 
 from mpifed.data.base import Description
+from mpifed.local.linear_objective import (
+    Objectives,
+    SparseObjective,
+    columns_of,
+    design,
+    hessian,
+    rows_of,
+    smoothness,
+)
+from mpifed.local.minibatches import batches, chosen, minibatches, share_weights
+from mpifed.local.objective import (
+    Objective,
+    Regulariser,
+    StackedObjective,
+    row_norms,
+    row_products,
+    sampled_gradients,
+)
+from mpifed.local.optima import (
+    FIRST_SMOOTHNESS,
+    MOST_SMOOTHNESS,
+    SMALL_LOSS,
+    Solver,
+    Start,
+    local_optima,
+    local_starts,
+    usual_tolerance,
+)
+from mpifed.local.scoring import (
+    best_weight,
+    held_out_risks,
+    mean_by_client,
+    samples_of,
+    train_losses,
+    train_risks,
+)
+from mpifed.models.adapters import merge
 from mpifed.models.base import Model, NoModel, Parametrised
 from mpifed.models.heads import (
     Between,
@@ -46,7 +95,10 @@ from mpifed.models.representations import contrastive, prototyped
 
 __all__ = [
     "CROSS_ENTROPY",
+    "FIRST_SMOOTHNESS",
     "HALF_SQUARED",
+    "MOST_SMOOTHNESS",
+    "SMALL_LOSS",
     "SQUARED",
     "Between",
     "DenseICNN",
@@ -58,18 +110,47 @@ __all__ = [
     "Model",
     "ModuleModel",
     "NoModel",
+    "Objective",
+    "Objectives",
     "Parametrised",
     "PotentialValues",
+    "Regulariser",
+    "Solver",
+    "SparseObjective",
+    "StackedObjective",
+    "Start",
     "TwoHeads",
+    "batches",
+    "best_weight",
+    "chosen",
+    "columns_of",
     "contrastive",
+    "design",
     "head_of",
+    "held_out_risks",
+    "hessian",
     "last_layer",
     "last_sizes",
+    "local_optima",
+    "local_starts",
     "logistic",
+    "mean_by_client",
+    "merge",
+    "minibatches",
     "module_model",
     "normalisation_layers",
     "own_loss",
     "prototyped",
     "representation",
+    "row_norms",
+    "row_products",
+    "rows_of",
+    "sampled_gradients",
+    "samples_of",
+    "share_weights",
     "sigmoid",
+    "smoothness",
+    "train_losses",
+    "train_risks",
+    "usual_tolerance",
 ]

@@ -16,6 +16,9 @@ Vectors are flat and float64. ``docs/surrogates.md`` shows how to add a problem.
 ``each_row`` and ``padded`` (to a multiple of ``COLUMNS``) compute a client's numbers alike,
 whichever clients share its rank. ``cholesky``, ``columns_in_unit_ball``, ``eigenvalues_at_least``,
 ``positive_semidefinite`` and ``simplex`` are projections and a factor that fail alike everywhere.
+
+FedMM itself takes from here ``checked_section`` and ``find``, which make the surrogate that a
+configuration names, and the ``Benchmark`` of transport maps with ``check_targets``.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.registry import checked_section, find
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.local.minibatches import COLUMNS, LANES
@@ -39,19 +43,24 @@ from mpifed.local.projections import (
     positive_semidefinite,
     simplex,
 )
+from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
 
 __all__ = [
     "COLUMNS",
+    "Benchmark",
     "Description",
     "LinAlgError",
     "MadeWithTarget",
     "Surrogate",
     "as_surrogate",
+    "check_targets",
+    "checked_section",
     "cholesky",
     "client_means",
     "columns_in_unit_ball",
     "each_row",
     "eigenvalues_at_least",
+    "find",
     "padded",
     "positive_semidefinite",
     "simplex",

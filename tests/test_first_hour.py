@@ -24,8 +24,7 @@ from commands import mpirun, rows, summary_of
 
 import mpifed
 import topologies
-from mpifed.__main__ import main
-from mpifed.results.results import read_clients
+from mpifed.testing import run_command as main
 
 pytestmark = pytest.mark.slow
 
@@ -148,10 +147,10 @@ def test_student_2_two_ranks_give_the_digest_of_one(first, typed):
 
 
 def test_student_3_hospitals_of_a_csv_keep_their_names(patients, typed):
-    found, trained = read_clients(patients / "clients.h5"), mpifed.load(patients)
-    assert found.results["client_name"].astype(str).tolist() == HOSPITALS
+    found, trained = mpifed.read(patients), mpifed.load(patients)
+    assert found.clients["client_name"].tolist() == HOSPITALS
     assert (found.class_names, summary_of(patients)["experiment"]) == (("no", "yes"), "patients")
-    for name, expected in zip(HOSPITALS, found.results["test_accuracy"], strict=True):
+    for name, expected in zip(HOSPITALS, found.clients["test_accuracy"], strict=True):
         samples = trained.samples(name).test
         right = (trained.client(name)(samples.x)[:, 0] > 0) == samples.y.bool()
         assert right.double().mean().item() == pytest.approx(expected)
@@ -363,7 +362,7 @@ def test_reader_3_a_terminal_of_eighty_columns_and_one_of_ascii(study, typed, mo
 def test_reader_4_accuracy_of_each_client_by_name(patients, typed):
     typed(f"mpifed report {patients} --clients --format none --output by-client")
     shown = table("by-client/clients.md")
-    expected = 100 * read_clients(patients / "clients.h5").results["test_accuracy"]
+    expected = 100 * mpifed.read(patients).clients["test_accuracy"]
     assert shown["Client"].tolist() == HOSPITALS
     assert shown["FedAvg"].astype(float).to_numpy() == pytest.approx(expected, abs=0.051)
 

@@ -26,8 +26,13 @@ if TYPE_CHECKING:
     )
     from topologies.analysis.description import describe
     from topologies.errors import TopologyError
-    from topologies.graphs.build import build_graph, check_graph_parameters, edge_array, parse_graph
-    from topologies.graphs.families import FAMILIES
+    from topologies.graphs.build import (
+        FAMILIES,
+        build_graph,
+        check_graph_parameters,
+        edge_array,
+        parse_graph,
+    )
     from topologies.matrix import MixingMatrix, Report, Violation
     from topologies.names import Entry
     from topologies.parameters import Parameter
@@ -53,15 +58,13 @@ if TYPE_CHECKING:
     )
     from topologies.weights.fastest_mixing import FmmcResult, fmmc
     from topologies.weights.rules import (
-        WEIGHTS,
         best_constant,
         by_size,
-        check_weights,
         max_degree,
         metropolis_hastings,
-        mixing_matrix,
         uniform,
     )
+    from topologies.weights.table import WEIGHTS, check_weights, mixing_matrix
 
 # The public names by the module that defines them, which is imported when one of them is used.
 # scipy and networkx take most of a second to import, and most users of a module of this package
@@ -71,8 +74,7 @@ _HOMES = {
     "diameter effective_neighbours gossip mixing_time slem spectrum stationary_distribution "
     "weighted_slem",
     "analysis.description": "describe",
-    "graphs.build": "build_graph check_graph_parameters edge_array parse_graph",
-    "graphs.families": "FAMILIES",
+    "graphs.build": "FAMILIES build_graph check_graph_parameters edge_array parse_graph",
     "errors": "TopologyError",
     "matrix": "MixingMatrix Report Violation",
     "schedules.cliques": "Cliques",
@@ -83,8 +85,8 @@ _HOMES = {
     "names": "Entry",
     "parameters": "Parameter",
     "weights.fastest_mixing": "FmmcResult fmmc",
-    "weights.rules": "WEIGHTS best_constant by_size check_weights max_degree metropolis_hastings "
-    "mixing_matrix uniform",
+    "weights.rules": "best_constant by_size max_degree metropolis_hastings uniform",
+    "weights.table": "WEIGHTS check_weights mixing_matrix",
 }
 
 __all__ = sorted(" ".join(_HOMES.values()).split())

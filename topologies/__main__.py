@@ -10,11 +10,10 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 from threadpoolctl import threadpool_limits
 
 from topologies.analysis.cases import CaseSpec, build_case, parse_case
@@ -24,17 +23,26 @@ from topologies.analysis.ranking import BUDGETS, candidates, rank, read_budget
 from topologies.command_line import Parser, escape_unshown, number, say
 from topologies.cpu_time import cpu_seconds
 from topologies.errors import RunError, TopologyError
-from topologies.graphs.families import FAMILIES
+from topologies.graphs import formats
+from topologies.graphs.build import FAMILIES
 from topologies.job_environment import is_silent
 from topologies.links.network import at_sites, one_site, read_network
 from topologies.links.overlays import OVERLAYS, cycle_time, design
 from topologies.matrix import MixingMatrix
 from topologies.names import Entry
 from topologies.schedules.table import SCHEDULES
-from topologies.weights.rules import WEIGHTS
+from topologies.weights.table import WEIGHTS
 
 # What a command has found: a value for ``--json``, and lines of text.
 Found = tuple[Any, list[str]]
+
+# How a matrix is written, by the suffix of the file.
+FORMATS: dict[str, Callable[[MixingMatrix, Path], None]] = {
+    ".npz": MixingMatrix.save,
+    ".csv": formats.write_csv,
+    ".edges": formats.write_edges,
+    ".graphml": formats.write_graphml,
+}
 
 COLUMNS = (
     "label",
@@ -316,36 +324,6 @@ def write_matrix(matrix: MixingMatrix, path: Path) -> None:
     if not matrix.symmetric and path.suffix in (".edges", ".graphml"):
         raise TopologyError(f"a directed matrix cannot be written to {path.name}: use .npz or .csv")
     FORMATS[path.suffix](matrix, path)
-
-
-def _write_edges(matrix: MixingMatrix, path: Path) -> None:
-    pairs = zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True)
-    _write_lines([[matrix.n], *([*edge, weight] for edge, weight in pairs)], path, " ")
-
-
-def _write_csv(matrix: MixingMatrix, path: Path) -> None:
-    _write_lines(matrix.to_dense().tolist(), path, ",")
-
-
-def _write_lines(rows: Iterable[Sequence[Any]], path: Path, separator: str) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, delimiter=separator, lineterminator="\n").writerows(rows)
-
-
-def _write_graphml(matrix: MixingMatrix, path: Path) -> None:
-    graph = nx.empty_graph(matrix.n)
-    for (i, j), weight in zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True):
-        graph.add_edge(i, j, weight=weight)
-    graph.graph["info"] = json.dumps(dict(matrix.info))
-    nx.write_graphml(graph, path)
-
-
-FORMATS: dict[str, Callable[[MixingMatrix, Path], None]] = {
-    ".npz": MixingMatrix.save,
-    ".csv": _write_csv,
-    ".edges": _write_edges,
-    ".graphml": _write_graphml,
-}
 
 
 def write_picture(options: argparse.Namespace) -> None:

@@ -32,6 +32,10 @@ TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 BUFFER = 1 << 20
 
 
+# The name of a file in an archive, its bytes, and what opens it.
+Member = tuple[str, int, Callable[[], IO[bytes]]]
+
+
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turn whatever is raised by a file, or by what reads it, into an ``InputError``."""
@@ -172,10 +176,6 @@ def streams(
                 check_memory(held * size, f"'{root / name}' cannot be read: {declared}")
                 with open_member() as raw, _decompressed(root / name, raw, held) as stream:
                     yield name, stream
-
-
-# The name of a file in an archive, its bytes, and what opens it.
-Member = tuple[str, int, Callable[[], IO[bytes]]]
 
 
 def _of_zip(path: Path) -> Iterator[Member]:

@@ -310,14 +310,14 @@ def _set_text(file: h5py.File, name: str, text: str) -> None:
     file.attrs.create(name, text, dtype=form)
 
 
-def _append(file: h5py.File, contents: Contents, block: Shards) -> None:
-    first, last = block.client_ids[[0, -1]]
-    for split in SPLITS:
-        rows = slice(*contents.offsets(split)[[first, last + 1]])
-        shard = getattr(block, split)
-        file[f"{split}/x"][rows] = shard.x.numpy()
-        if shard.y.numel():
-            file[f"{split}/y"][rows] = shard.y.numpy()
+def _append(file: h5py.File, contents: Contents, shards: Shards) -> None:
+    first, last = shards.client_ids[[0, -1]]
+    for name in SPLITS:
+        rows = slice(*contents.offsets(name)[[first, last + 1]])
+        split = getattr(shards, name)
+        file[f"{name}/x"][rows] = split.x.numpy()
+        if split.y.numel():
+            file[f"{name}/y"][rows] = split.y.numpy()
 
 
 def make(dataset: Dataset, output: Path, options: Mapping[str, Any], seed: int, dtype: str) -> None:

@@ -102,7 +102,7 @@ class Source:
         Names of the owners.
     fit : callable or None
         Makes x of all samples from the rows that train.
-    shards : sequence or None
+    shard_rows : sequence or None
         The rows of each client's splits where the source deals its samples itself; the options of
         ``PooledDataset`` but ``seed`` and rotations then mean nothing.
     """
@@ -114,12 +114,12 @@ class Source:
     is_test: np.ndarray | None = None
     names: tuple[str, ...] = ()
     fit: Callable[[np.ndarray], np.ndarray] | None = None
-    shards: ShardRows | None = None
+    shard_rows: ShardRows | None = None
 
 
-def counts_of(shards: ShardRows) -> SplitRows:
+def counts_of(shard_rows: ShardRows) -> SplitRows:
     """Return training, validation and test samples of each client, int64 (n_clients,) each."""
-    sizes = np.array([[len(rows) for rows in splits] for splits in shards], np.int64)
+    sizes = np.array([[len(rows) for rows in splits] for splits in shard_rows], np.int64)
     n_train, n_val, n_test = sizes.T.copy()
     return n_train, n_val, n_test
 
@@ -200,21 +200,21 @@ class PooledDataset(Dataset):
 
         def divided() -> tuple[Pool, ShardRows]:
             source = read()
-            if source.shards is None:
+            if source.shard_rows is None:
                 indices = dealt(source, partition, n_clients, fraction, self.seed, options)
-                shards = split_up(source, indices, self.seed, split)
+                shard_rows = split_up(source, indices, self.seed, split)
                 source = with_names(source, partition, indices, min_samples)
-                source = fitted(source, shards)
-                pool = replace(source.pool, label_counts=_label_counts(source.pool, shards))
-                source = replace(source, pool=pool, shards=shards)
+                source = fitted(source, shard_rows)
+                pool = replace(source.pool, label_counts=_label_counts(source.pool, shard_rows))
+                source = replace(source, pool=pool, shard_rows=shard_rows)
             self._source = source
-            assert source.shards is not None
-            return source.pool, source.shards
+            assert source.shard_rows is not None
+            return source.pool, source.shard_rows
 
-        self._pool, self._shards = agreed(communicator, divided)
+        self._pool, self._shard_rows = agreed(communicator, divided)
         pool = self._pool
         self.description = Description(
-            *(pool.source, pool.input_shape, pool.n_classes, *counts_of(self._shards)),
+            *(pool.source, pool.input_shape, pool.n_classes, *counts_of(self._shard_rows)),
             task=pool.task,
             class_names=pool.class_names,
             label_counts=pool.label_counts,
@@ -263,7 +263,7 @@ class PooledDataset(Dataset):
 
     def _order(self, client_ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         """The clients' samples, all training, then validation, then test, and the offsets."""
-        parts = [tuple(map(np.asarray, self._shards[client])) for client in client_ids]
+        parts = [tuple(map(np.asarray, self._shard_rows[client])) for client in client_ids]
         order, offsets = [np.zeros(0, np.int64)], []
         for which in range(3):
             order.extend(part[which] for part in parts)
@@ -347,11 +347,11 @@ def with_names(
     return replace(source, pool=replace(pool, remarks=(*pool.remarks, remark)))
 
 
-def fitted(source: Source, shards: ShardRows) -> Source:
+def fitted(source: Source, shard_rows: ShardRows) -> Source:
     """Return a source whose x is fitted to the samples that train, where it is to be."""
     if source.fit is None:
         return source
-    x = source.fit(np.concatenate([train for train, *_ in shards]))
+    x = source.fit(np.concatenate([train for train, *_ in shard_rows]))
     return replace(source, pieces=lambda: [x], fit=None)
 
 
@@ -389,22 +389,22 @@ def split_up(
     if source.is_test is None:
         raise InputError(f"{prefix} no published test part; allowed: 60_20_20, in_order")
     tested = [source.is_test[samples] for samples in indices]
-    shards = [
+    shard_rows = [
         (samples[~t], samples[:0], samples[t]) for samples, t in zip(indices, tested, strict=True)
     ]
-    n_train, _, n_test = counts_of(shards)
+    n_train, _, n_test = counts_of(shard_rows)
     for count, what in ((n_train, "training"), (n_test, "test")):
         if count.min() < 1:
             raise InputError(
                 f"{prefix} no sample of the published {what} part for client {count.argmin()}; "
                 "data.split=60_20_20 mixes both parts"
             )
-    return shards
+    return shard_rows
 
 
-def _label_counts(pool: Pool, shards: ShardRows) -> np.ndarray | None:
+def _label_counts(pool: Pool, shard_rows: ShardRows) -> np.ndarray | None:
     """How often each character of a text is a training label; None for other data."""
     if not pool.is_text:
         return None
-    trained = np.concatenate([train for train, *_ in shards])
+    trained = np.concatenate([train for train, *_ in shard_rows])
     return np.bincount(pool.labels[trained].ravel(), minlength=pool.n_classes)

@@ -36,6 +36,12 @@ SplitRows = tuple[np.ndarray, np.ndarray, np.ndarray]
 # Which samples of a pool each client trains, validates and tests on, in their order.
 ShardRows = Sequence[SplitRows | tuple[range, range, range]]
 
+Classes = Annotated[int, Ge(1)]
+Law = Literal["dirichlet", "lognormal", "power_law"]
+Spread = Annotated[float, Ge(0), Le(20)]
+Choose = Literal["random", "first", "largest"]
+ContiguousRule = Literal["floor", "array_split"]
+
 
 def share_of(n_samples: int, fraction: float, seed: int) -> np.ndarray:
     """Return which samples are used where ``fraction`` of them is, int64, ascending."""
@@ -82,9 +88,6 @@ def grouped(owner: np.ndarray, n_clients: int) -> list[np.ndarray]:
     return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
 
 
-Classes = Annotated[int, Ge(1)]
-
-
 def pathological(
     labels: np.ndarray,
     n_clients: int,
@@ -96,18 +99,18 @@ def pathological(
     """Deal exactly ``classes_per_client`` labels to each client (McMahan et al. 2017, sec. 3)."""
     classes, sizes = np.unique(labels, return_counts=True)
     smallest = -(-min_samples // classes_per_client)
-    shards = _shards_of(classes, sizes, n_clients, classes_per_client, smallest)
-    holds = _hand_out(shards, n_clients, classes_per_client, rng)
+    pieces = _pieces_of(classes, sizes, n_clients, classes_per_client, smallest)
+    holds = _hand_out(pieces, n_clients, classes_per_client, rng)
     counts = np.zeros(holds.shape, np.int64)
-    for label, (size, cut) in enumerate(zip(sizes, shards, strict=True)):
+    for label, (size, cut) in enumerate(zip(sizes, pieces, strict=True)):
         counts[holds[:, label], label] = size // cut + (np.arange(cut) < size % cut)
     return deal(labels, classes, counts, rng)
 
 
-def _shards_of(
+def _pieces_of(
     classes: np.ndarray, sizes: np.ndarray, n_clients: int, each: int, smallest: int
 ) -> np.ndarray:
-    """Shards of each label: ``n_clients * each`` in all, none below ``smallest`` samples."""
+    """Pieces of each label: ``n_clients * each`` in all, none below ``smallest`` samples."""
     fewest = -(-len(classes) // n_clients)
     if not fewest <= each <= len(classes):
         raise InputError(
@@ -121,16 +124,16 @@ def _shards_of(
             f"{each} labels with {smallest} samples, and of each label at least "
             f"{sizes.min() // smallest} (data.classes_per_client, data.min_samples)"
         )
-    shards = np.ones(len(classes), np.int64)
+    pieces = np.ones(len(classes), np.int64)
     for _ in range(n_clients * each - len(classes)):
-        shards[np.where(shards < most, sizes / (shards + 1), -1).argmax()] += 1
-    return shards
+        pieces[np.where(pieces < most, sizes / (pieces + 1), -1).argmax()] += 1
+    return pieces
 
 
-def _hand_out(shards: np.ndarray, n_clients: int, each: int, rng: Generator) -> np.ndarray:
-    """Which client gets a shard of which label: bool (clients, labels), ``each`` True a row."""
-    left = shards.copy()
-    holds = np.zeros((n_clients, len(shards)), bool)
+def _hand_out(pieces: np.ndarray, n_clients: int, each: int, rng: Generator) -> np.ndarray:
+    """Which client gets a piece of which label: bool (clients, labels), ``each`` True a row."""
+    left = pieces.copy()
+    holds = np.zeros((n_clients, len(pieces)), bool)
     for client in range(n_clients):
         with np.errstate(divide="ignore"):
             # The smallest of exponential times are a weighted sample without replacement.
@@ -216,10 +219,6 @@ def _softmax(logs: np.ndarray, group: np.ndarray) -> np.ndarray:
     return weights / np.where(totals == 0, 1, totals)[group]
 
 
-Law = Literal["dirichlet", "lognormal", "power_law"]
-Spread = Annotated[float, Ge(0), Le(20)]
-
-
 def quantity_skew(
     labels: np.ndarray,
     n_clients: int,
@@ -254,9 +253,6 @@ def apportioned(total: int, shares: np.ndarray) -> np.ndarray:
     return floors
 
 
-Choose = Literal["random", "first", "largest"]
-
-
 def natural(
     owner: np.ndarray,
     n_clients: int,
@@ -286,9 +282,6 @@ def chosen(
     elif choose == "largest":
         enough = enough[np.argsort(-sizes[enough], kind="stable")]
     return np.sort(enough[:n_clients])
-
-
-ContiguousRule = Literal["floor", "array_split"]
 
 
 def iid(
@@ -375,10 +368,10 @@ def split_in_order(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 def in_file_order(indices: list[np.ndarray], seed: int, test_fraction: float) -> ShardRows:
     """Return the samples of each client in their order, of which a share is for testing."""
-    shards = []
+    shard_rows = []
     for client, samples in enumerate(indices):
         n_test = min(int(np.floor(test_fraction * len(samples) + 0.5)), len(samples) - 1)
         tested = np.zeros(len(samples), bool)
         tested[stream(seed, "split", client=client).permutation(len(samples))[:n_test]] = True
-        shards.append((samples[~tested], samples[:0], samples[tested]))
-    return shards
+        shard_rows.append((samples[~tested], samples[:0], samples[tested]))
+    return shard_rows

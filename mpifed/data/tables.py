@@ -30,6 +30,10 @@ Divisor = Annotated[int, Ge(1), Le(1 << 31)]
 OwnTask = Literal["auto", "classification", "sequence", "multi_label", "regression", "unlabelled"]
 
 
+# The task of targets, their values as ``Split.y`` holds them, how many classes, and their names.
+Targets = tuple[Task, np.ndarray, int, tuple[str, ...]]
+
+
 @dataclass(frozen=True)
 class Columns:
     """Samples, one a row.
@@ -206,10 +210,6 @@ def _inputs(x: np.ndarray, has_gaps: bool) -> np.ndarray:
     if not finite.all():
         raise InputError(f"x of sample {finite.argmin()} has a value that is not finite")
     return x
-
-
-# The task of targets, their values as ``Split.y`` holds them, how many classes, and their names.
-Targets = tuple[Task, np.ndarray, int, tuple[str, ...]]
 
 
 def read_targets(columns: Columns, task: OwnTask) -> tuple[Targets, tuple[str, ...]]:

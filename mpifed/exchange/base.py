@@ -248,17 +248,8 @@ class Channel(ABC):
         return None
 
     def rates(self, clients: Clients, rule: StepScale) -> np.ndarray | None:
-        """Return factors of the participants' learning rates, float64 (clients,); None for ones.
-
-        Most mixing matrices weigh clients alike, so their rates carry the weights. ``paper``:
-        n_t / n (Marfoq et al. 2021, Alg. 4, line 19), so that gossip follows the server's weighted
-        objective;
-        ``normalised``: T n_t / n, the same with mean one; ``none``: 1, as in the published code.
-        """
-        if rule == "none" or not self.shared_is_rows or self.exchange.by_size:
-            return None
-        weights = clients.weights.numpy()
-        return weights if rule == "paper" else weights * len(clients.federation.training)
+        """Return factors of the participants' learning rates; see ``Exchange.rates``."""
+        return self.exchange.rates(clients, rule)
 
     def transformed(self, rows: Tensor, before: Tensor | None = None) -> Tensor:
         """Return ``rows``, updates of ``before`` (or of zero), as the clients send them."""
@@ -439,12 +430,9 @@ class Exchange(ABC):
     values_kept : int
         Values of each client that it keeps for others; where there are any, its memory is that of
         all hosted clients, whoever takes part, and changed in place.
-    by_size : bool
-        Whether mixing weighs clients by their samples.
     """
 
     shared_is_rows: ClassVar[bool]
-    by_size: bool = False
     values_kept: int = 0
 
     def __init__(
@@ -538,6 +526,15 @@ class Exchange(ABC):
         It is the server's, or the mean over clients, weighted by their training samples if
         ``by_samples``.
         """
+
+    def rates(self, clients: Clients, rule: StepScale) -> np.ndarray | None:
+        """Return factors of the clients' learning rates, float64 (clients,); None for ones.
+
+        They carry the weights of clients where no average does. ``paper``: n_t / n (Marfoq et al.
+        2021, Alg. 4, line 19), so that gossip follows the server's weighted objective;
+        ``normalised``: T n_t / n, the same with mean one; ``none``: 1, as in the published code.
+        """
+        return None
 
     def consensus_distance(self, shared: list[Tensor]) -> float | None:
         """Return (1/n) sum_t ||x_t - mean||^2 over the training clients, on rank 0. Collective.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mpifed.components.registry import make, named, plain
 from mpifed.errors import InputError
-from mpifed.federation.clients import Draws
+from mpifed.federation.clients import Draws, Federation
 from mpifed.random import rows_of_bits
 from mpifed.state import check_result, on_host
 from topologies.parameters import ComponentOf
@@ -771,3 +771,9 @@ def composed(parts: Sequence[Any]) -> Compressor:
                 "stands in front of it; allowed: none"
             )
     return build(chain)
+
+
+def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:
+    """Return omega of a client's message, participation included: (1 + omega) / p - 1."""
+    omega = compressor.omega(size) if compressor is not None else 0.0
+    return (1 + omega) / federation.inclusion - 1

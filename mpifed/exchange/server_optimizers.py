@@ -202,3 +202,10 @@ class Adam(Adaptive):
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * square
+
+
+def averaged_buffers(model: Tensor, average: Tensor, n_buffers: int) -> Tensor:
+    """Return a server's new model, with running statistics that are averaged."""
+    if not n_buffers:
+        return model
+    return torch.cat([model[..., :-n_buffers], average[..., -n_buffers:]], -1)

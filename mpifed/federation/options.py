@@ -13,7 +13,7 @@ from mpifed.errors import InputError
 # What finds epsilon.
 PACKAGE = "dp_accounting"
 
-# How learning rates under gossip depend on clients' shares of the samples; see ``Channel.rates``.
+# How learning rates under gossip depend on clients' shares of the samples; see ``Exchange.rates``.
 StepScale = Literal["paper", "normalised", "none"]
 
 

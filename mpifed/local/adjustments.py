@@ -5,7 +5,6 @@ a method gives to it, plus weight decay:
 
 * ``Proximal``, mu (theta - anchor): FedProx, Ditto, pFedMe, MOCHA's quadratic coupling;
 * ``Shift``, a constant row: the control variates of SCAFFOLD, the linear term of FedDyn;
-* ``Within``, what keeps the first numbers of a row between bounds: the weights of FedALA.
 
 Further terms derive from ``Adjustment``. Which coordinates are trained at all is the solver's
 argument ``mask``, which ``Model.mask`` makes from names: a head alone (FedRep, FedPer, FedBABU),
@@ -133,42 +132,6 @@ class Shift(Adjustment):
 
     def add_to(self, gradient: Tensor, parameters: Tensor, clients: slice, models: slice) -> None:
         gradient += rows_of(self.row, clients, models, gradient.shape[-1])
-
-
-@dataclass(frozen=True)
-class Within(Adjustment):
-    """Shortens a step of SGD without momentum, so that the first numbers end between bounds.
-
-    Attributes
-    ----------
-    low, high : float
-        The bounds; after the step, numbers are within them up to rounding.
-    count : int
-        How many numbers of a row are bounded.
-    lr : float
-        The learning rate of all steps.
-
-    Examples
-    --------
-    >>> import torch
-    >>> gradient = torch.full((1, 1, 2), 4.0)
-    >>> half = torch.full((1, 1, 2), 0.5)
-    >>> Within(0, 1, 1, lr=0.5).add_to(gradient, half, slice(0, 1), slice(0, 1))
-    >>> half - 0.5 * gradient
-    tensor([[[ 0.0000, -1.5000]]])
-    """
-
-    low: float
-    high: float
-    count: int
-    lr: float
-
-    def reordered(self, order: Tensor) -> Within:
-        return self
-
-    def add_to(self, gradient: Tensor, parameters: Tensor, clients: slice, models: slice) -> None:
-        w, slope = parameters[..., : self.count], gradient[..., : self.count]
-        slope.copy_((w - (w - self.lr * slope).clamp(self.low, self.high)) / self.lr)
 
 
 @dataclass

@@ -317,11 +317,3 @@ class MuonRule(AdamRule):
             theta *= 1 - lr * options.weight_decay
         size = max(1.0, len(theta) / theta.shape[1]) ** 0.5
         theta -= lr * size * orthogonalised(gradient.lerp(first, options.beta1))
-
-
-RULES: dict[str, type[Rule]] = {
-    "sgd": SgdRule,
-    "adam": AdamRule,
-    "adamw": AdamRule,
-    "muon": MuonRule,
-}

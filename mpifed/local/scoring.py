@@ -134,23 +134,24 @@ def samples_of(split: Split, row: int, most: int) -> Iterator[slice]:
         yield slice(begin, min(begin + most, stop))
 
 
-def mean_by_client(values: Tensor, split: Split, rows: np.ndarray) -> Tensor:
-    """Return the mean of values over each client's samples."""
+def mean_by_client(values: Tensor, offsets: np.ndarray, rows: np.ndarray) -> Tensor:
+    """Return the mean of values over each client's samples; ``offsets`` are those of a split."""
     if not len(rows):
         return torch.empty(0, len(values), dtype=torch.float64)
-    filled = split.counts > 0  # an empty segment would give its successor's first value
+    counts = np.diff(offsets)
+    filled = counts > 0  # an empty segment would give its successor's first value
     sums = np.zeros((len(values), len(filled)))
-    starts = split.offsets[:-1][filled]
+    starts = offsets[:-1][filled]
     if len(starts):
         sums[:, filled] = np.add.reduceat(values.double().cpu().numpy(), starts, axis=1)
-    return torch.from_numpy(sums[:, rows].T / np.maximum(1, split.counts[rows])[:, None])
+    return torch.from_numpy(sums[:, rows].T / np.maximum(1, counts[rows])[:, None])
 
 
 def train_risks(model: Model, parameters: Tensor, split: Split, rows: np.ndarray) -> Tensor:
     """Return the mean of ``train_losses``, whose parameters these are, over each client's
     samples.
     """
-    return mean_by_client(train_losses(model, parameters, split, rows), split, rows)
+    return mean_by_client(train_losses(model, parameters, split, rows), split.offsets, rows)
 
 
 def held_out_risks(model: Model, models: Tensor, clients: Clients, who: np.ndarray) -> Tensor:

@@ -38,9 +38,10 @@ from mpifed.local.minibatches import (
 )
 from mpifed.local.objective import row_norms
 from mpifed.local.optimizers import (
-    RULES,
+    AdamRule,
     Mask,
     Moments,
+    MuonRule,
     OptimizerState,
     Rule,
     SgdRule,
@@ -71,6 +72,18 @@ SCHEDULES: dict[str, Callable[[int, int], float]] = {
     "linear": lambda t, R: 1 / max(t, 1),
     "cosine": lambda t, R: (1 + math.cos(math.pi * min(t, R) / R)) / 2,
 }
+
+# The update rules by ``local.optimizer``.
+RULES: dict[str, type[Rule]] = {
+    "sgd": SgdRule,
+    "adam": AdamRule,
+    "adamw": AdamRule,
+    "muon": MuonRule,
+}
+
+
+# Inputs, targets and weights of the samples of a minibatch.
+Batch = tuple[Tensor, Tensor, Tensor]
 
 
 class Averaging(Protocol):
@@ -222,10 +235,6 @@ def _sharpen(compute: Gradient, batch: Batch, row: Tensor, gradient: Tensor, rad
     row[:numbers] = ascended(row[None, :numbers], gradient[None], radius)[0]
     compute(*batch)
     row.copy_(saved)
-
-
-# Inputs, targets and weights of the samples of a minibatch.
-Batch = tuple[Tensor, Tensor, Tensor]
 
 
 def step_one_by_one(
@@ -452,7 +461,7 @@ class LocalSolver:
     epochs_field : str
         Where the epochs come from, for messages.
     step_scale : {'paper', 'normalised', 'none'}
-        How rates depend on a client's share of the samples under gossip; see ``Channel.rates``.
+        How rates depend on a client's share of the samples under gossip; see ``Exchange.rates``.
 
     Attributes
     ----------

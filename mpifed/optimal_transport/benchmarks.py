@@ -51,6 +51,10 @@ STRONG_CONVEXITY = 1e-2
 # Points that are mapped at once.
 BLOCK = 1024
 
+Variance = Literal["trace", "l1"]
+Map = Callable[[Tensor], Tensor]
+Name = Literal["auto", "gaussian", "random_icnn", "mix3tomix10"]
+
 
 @dataclass(frozen=True)
 class EqualMixture:
@@ -105,10 +109,6 @@ def symmetric_root(matrix: np.ndarray) -> np.ndarray:
     if not np.allclose(matrix, matrix.T, rtol=0, atol=tolerance) or values[0] <= tolerance:
         raise InputError(f"a covariance is {matrix.tolist()}; it must be positive definite")
     return (vectors * np.sqrt(values)) @ vectors.T
-
-
-Variance = Literal["trace", "l1"]
-Map = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -325,9 +325,6 @@ def _standardised(
 
     y = mapped(source.sample(stream(seed, "transport/moments"), ESTIMATES))
     return Benchmark(name, source, mapped, y.mean(0).numpy(), y.T.cov(correction=0).numpy())
-
-
-Name = Literal["auto", "gaussian", "random_icnn", "mix3tomix10"]
 
 
 def find_benchmark(

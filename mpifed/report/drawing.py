@@ -77,9 +77,6 @@ class Pictures:
         return STYLE | {"font.size": self.font_size} | font
 
 
-ON_PAGE = Pictures(size=(4.6, 3), font_size=10.5)
-
-
 def save(figure: Figure, output: Path, name: str, pictures: Pictures) -> list[Path]:
     """Write a figure in each format."""
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # equal numbers, equal files
@@ -232,14 +229,16 @@ def spread(
     return placed
 
 
-def svg_panels(chart: Chart, numbers: Mapping[str, int], front: str) -> list[str]:
+def svg_panels(
+    chart: Chart, pictures: Pictures, numbers: Mapping[str, int], front: str
+) -> list[str]:
     """Return each panel as SVG for a page, with its scales for the page's script to read.
 
     ``front`` begins the ids of what a panel refers to; ``numbers`` has a number for each method.
     """
     svgs = []
     for index, lines in enumerate(chart.panels()):
-        figure = figure_of(chart, ON_PAGE, [lines])
+        figure = figure_of(chart, pictures, [lines])
         (axes,) = figure.axes
         wide, high = 72 * figure.get_size_inches()
         box = axes.get_position()
@@ -248,7 +247,7 @@ def svg_panels(chart: Chart, numbers: Mapping[str, int], front: str) -> list[str
         ends = "; ".join(f"{line.name} ends at {line.y[-1]:.4g}" for line in lines)
         label = html.escape(f"{chart.title} against {chart.x_label}. {ends}.")
         tag = (
-            f'<svg class="panel" style="--cut:{wide / (x[1] + ON_PAGE.font_size):.3f}" '
+            f'<svg class="panel" style="--cut:{wide / (x[1] + pictures.font_size):.3f}" '
             f'tabindex="0" role="img" aria-label="{label}" '
             f'data-x="{_numbers(x)}" data-y="{_numbers(y)}" '
             f'data-label="{html.escape(chart.x_label)}"'

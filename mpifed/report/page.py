@@ -23,7 +23,7 @@ from mpifed.errors import InputError, printable_lines
 from mpifed.io.text import is_count, is_number, read_text
 from mpifed.report import tables
 from mpifed.report.charts import BITS, CLOCK, ROUNDS, SECONDS, Chart, look_by_method
-from mpifed.report.drawing import ON_PAGE, svg_panels, swatch
+from mpifed.report.drawing import Pictures, svg_panels, swatch
 from mpifed.report.groups import Group, leaves
 from mpifed.report.names import NAMES, in_words, key_in_words, method_title
 from mpifed.report.runs import ACCURACY, DECILE, Run
@@ -38,6 +38,7 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 HEAT = 200  # clients in a heat map, at most
 LONGEST = 400  # characters of a line of a log
 LARGEST_LOG = 16 << 20  # bytes
+ON_PAGE = Pictures(size=(4.6, 3), font_size=10.5)
 
 
 def page(
@@ -60,7 +61,9 @@ def page(
     with drawing(ON_PAGE.style()):
         swatches = "".join(swatch(look, f"k{numbers[method]}") for method, look in look_of.items())
         drawn = {
-            in_words(data): [(c, svg_panels(c, numbers, f"d{number}-{c.name}-")) for c in charts]
+            in_words(data): [
+                (c, svg_panels(c, ON_PAGE, numbers, f"d{number}-{c.name}-")) for c in charts
+            ]
             for number, (data, charts) in enumerate(data_charts.items())
         }
     runs = [run for group in groups for run in group.runs]

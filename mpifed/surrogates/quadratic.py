@@ -4,16 +4,17 @@ Dieuleveut et al. 2025, Example 1: for f with an L-Lipschitz gradient and rho in
 psi = ||theta||^2 / (2 rho), phi = theta / rho, S̄(Z, tau) = tau - rho grad l(Z, tau), S = R^d and
 T = prox of rho g. A sample is z = (x, y), the target in the last column.
 
-``regulariser`` returns g with its proximal map, and ``LOSSES`` has the losses l with Lipschitz
+``regulariser`` returns g with its proximal map, and ``smooth_loss`` the losses l with Lipschitz
 gradients.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -138,43 +139,53 @@ def _indicating(
     )
 
 
-@dataclass(frozen=True)
-class SmoothLoss:
+class SmoothLoss(ABC):
     """A loss l(z, theta) with a Lipschitz gradient."""
 
-    values: Callable[[Tensor, Tensor], Tensor]
-    gradient: Callable[[Tensor, Tensor], Tensor]
-    curvature: float | None = None
-    labels: bool = False
+    curvature: ClassVar[float | None] = None
+    labels: ClassVar[bool] = False
+
+    @abstractmethod
+    def values(self, z: Tensor, theta: Tensor) -> Tensor:
+        """Return the losses of samples, (samples,)."""
+
+    @abstractmethod
+    def gradient(self, z: Tensor, theta: Tensor) -> Tensor:
+        """Return the gradient of their mean in theta, (d,)."""
 
 
-def _least_squares_values(z: Tensor, theta: Tensor) -> Tensor:
-    return 0.5 * (z[:, :-1] @ theta - z[:, -1]) ** 2
+class LeastSquares(SmoothLoss):
+    """Half the squared error of x' theta."""
+
+    curvature = 1.0
+
+    def values(self, z: Tensor, theta: Tensor) -> Tensor:
+        return 0.5 * (z[:, :-1] @ theta - z[:, -1]) ** 2
+
+    def gradient(self, z: Tensor, theta: Tensor) -> Tensor:
+        x = z[:, :-1]
+        return x.T @ (x @ theta - z[:, -1]) / len(z)
 
 
-def _least_squares_gradient(z: Tensor, theta: Tensor) -> Tensor:
-    x = z[:, :-1]
-    return x.T @ (x @ theta - z[:, -1]) / len(z)
+class Logistic(SmoothLoss):
+    """The logistic loss of the label 1 and the other label, which is 0 or -1."""
+
+    curvature, labels = 0.25, True
+
+    def values(self, z: Tensor, theta: Tensor) -> Tensor:
+        return logistic(z[:, :-1] @ theta, self._labels(z))
+
+    def gradient(self, z: Tensor, theta: Tensor) -> Tensor:
+        x = z[:, :-1]
+        return x.T @ (sigmoid(x @ theta) - self._labels(z)) / len(z)
+
+    def _labels(self, z: Tensor) -> Tensor:
+        return (z[:, -1] > 0).to(z)
 
 
-def _labels(z: Tensor) -> Tensor:
-    """Return 1 for the label 1, and 0 for the other label, which is 0 or -1."""
-    return (z[:, -1] > 0).to(z)
-
-
-def _logistic_values(z: Tensor, theta: Tensor) -> Tensor:
-    return logistic(z[:, :-1] @ theta, _labels(z))
-
-
-def _logistic_gradient(z: Tensor, theta: Tensor) -> Tensor:
-    x = z[:, :-1]
-    return x.T @ (sigmoid(x @ theta) - _labels(z)) / len(z)
-
-
-LOSSES = {
-    "least_squares": SmoothLoss(_least_squares_values, _least_squares_gradient, curvature=1.0),
-    "logistic": SmoothLoss(_logistic_values, _logistic_gradient, curvature=0.25, labels=True),
-}
+def smooth_loss(name: str) -> SmoothLoss:
+    """Return the loss called ``name``."""
+    return {"least_squares": LeastSquares, "logistic": Logistic}[name]()
 
 
 @dataclass(frozen=True)
@@ -353,7 +364,8 @@ def quadratic(
         raise InputError(
             f"quadratic needs inputs and a target in each sample; data has {data.input_shape}"
         )
-    if LOSSES[loss].labels and data.task == "classification" and data.n_classes != 2:
+    smooth = smooth_loss(loss)
+    if smooth.labels and data.task == "classification" and data.n_classes != 2:
         raise InputError(
             f"algorithm.surrogate.loss is 'logistic', but '{data.source}' has {data.n_classes} "
             "classes; it must have 2"
@@ -365,5 +377,5 @@ def quadratic(
         )
     g = regulariser(regularisation, dimension, strength, radius, group_size)
     return QuadraticSurrogate(
-        dimension, math.nan if rho is None else rho, LOSSES[loss], g, measured=rho is None
+        dimension, math.nan if rho is None else rho, smooth, g, measured=rho is None
     )

@@ -1,8 +1,10 @@
 """A harness for tests of methods, compressors, data sets and other items, also of a user's own.
 
 ``run_rounds`` runs a few rounds in this process, on one rank or several that threads play, and
-returns states, predictors, metrics and digests. Each ``check_...`` raises ``AssertionError`` with a
-sentence where an item does not keep what every item of its kind promises.
+returns states, predictors, metrics and digests. ``load_dataset`` and ``make_model`` make the data
+set and the model of a run, ``run_command`` carries out a command, and ``names`` lists shipped
+items. Each ``check_...`` raises ``AssertionError`` with a sentence where an item does not keep what
+every item of its kind promises.
 """
 
 from mpifed.testing.checks import (
@@ -17,8 +19,13 @@ from mpifed.testing.checks import (
     check_server_optimizer,
     check_topology,
 )
-from mpifed.testing.ranks import played
+from mpifed.testing.commands import run_command
+from mpifed.testing.data import load_dataset
+from mpifed.testing.models import make_model
+from mpifed.testing.ranks import played, world
 from mpifed.testing.rounds import Deployed, Rounds, run_rounds
+from mpifed.testing.shelves import names
+from mpifed.testing.surrogates import make_surrogate
 
 __all__ = [
     "Deployed",
@@ -33,6 +40,12 @@ __all__ = [
     "check_schedule",
     "check_server_optimizer",
     "check_topology",
+    "load_dataset",
+    "make_model",
+    "make_surrogate",
+    "names",
     "played",
+    "run_command",
     "run_rounds",
+    "world",
 ]

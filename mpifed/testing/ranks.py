@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from mpifed.mpi import communicator as communicators
 from mpifed.mpi.communicator import Alone, Communicator
 
 T = TypeVar("T")
@@ -162,6 +163,25 @@ def played(
         return [action(Alone())]
     table = Table(np.zeros(ranks, np.int64) if nodes is None else np.asarray(nodes))
     return in_threads([partial(action, Played(rank, table)) for rank in range(ranks)], table)
+
+
+def world() -> Communicator:
+    """Return the ranks that mpirun or srun has started; this process alone without them.
+
+    Returns
+    -------
+    Communicator
+        Its ``rank`` and ``size``, and what MPI does between ranks.
+
+    Examples
+    --------
+    A test that passes on any number of ranks, with and without ``mpirun``:
+
+    >>> ranks = world()
+    >>> ranks.rank in range(ranks.size)
+    True
+    """
+    return communicators.world()
 
 
 def in_threads(actions: Sequence[Callable[[], T]], table: Table) -> list[T]:

@@ -16,12 +16,13 @@ import torch
 
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
-from mpifed.components.registry import Section, is_component, name_of
+from mpifed.components.registry import Section
 from mpifed.config.configuration import Configuration, resolve, to_mapping
 from mpifed.config.experiments import with_overrides
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.federation.clients import Draws
 from mpifed.mpi.communicator import Alone, Communicator
+from mpifed.testing.data import with_names
 from mpifed.testing.ranks import Played, Table, in_threads
 from mpifed.training.build import make, make_dataset
 from mpifed.training.engine import Clock, Engine, computing_threads
@@ -314,8 +315,8 @@ def _understood(
     method: Any, data: Any, options: Mapping[str, Any]
 ) -> tuple[Configuration, Dataset | None]:
     """Return the configuration of some rounds, and the data set where it was passed itself."""
-    keys = {key: _named(value, key) for key, value in options.items()}
-    keys["algorithm"] = _named(method, "algorithm")
+    keys = {key: with_names(value, key) for key, value in options.items()}
+    keys["algorithm"] = with_names(method, "algorithm")
     if isinstance(data, Dataset):
         dataset: Dataset | None = data
     elif isinstance(data, Sequence) and not isinstance(data, str):
@@ -324,16 +325,7 @@ def _understood(
     else:
         dataset = None
     if dataset is None:
-        keys["data"] = _named(DATA if data is None else data, "data")
+        keys["data"] = with_names(DATA if data is None else data, "data")
         return resolve(with_overrides({"clients": 5}, keys)), None
     mapping = with_overrides({"clients": dataset.description.n_clients}, keys)
     return resolve({**mapping, "data": Section("arrays", {})}), dataset
-
-
-def _named(value: Any, key: str) -> Any:
-    """Return a part of a configuration in which classes and functions have become their names."""
-    if is_component(value):
-        return name_of(value, key)
-    if isinstance(value, Mapping):
-        return {name: _named(item, f"{key}.{name}") for name, item in value.items()}
-    return value

@@ -19,7 +19,8 @@ from mpifed.errors import InputError, note
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.text import read_json
 from mpifed.results.results import DIGEST
-from mpifed.tracking import TRACKERS, Sending, TrackedRun
+from mpifed.trackers import TrackedRun
+from mpifed.tracking import TRACKERS, Sending
 from mpifed.training.run_directory import Recorder
 from topologies.errors import excerpt
 

@@ -127,9 +127,9 @@ def check_changes(
     changes = differences(fixed(stored), fixed(to_mapping(configuration)))
     if changes:
         raise InputError(
-            f"{where} has another configuration: {'; '.join(changes)}. Resuming may change rounds, "
-            "evaluation.every, checkpoint, storage, threads, hosts and the number of ranks; "
-            "--restart begins anew"
+            f"{where} has another configuration: {'; '.join(changes)}; allowed when resuming: "
+            "other rounds, evaluation.every, checkpoint, storage, threads, hosts and another "
+            "number of ranks; --restart begins anew"
         )
 
 

@@ -19,7 +19,8 @@ def tracker_share() -> None:
     from mpifed.config.configuration import resolve, to_mapping
     from mpifed.config.experiments import read_experiment
     from mpifed.errors import InputError
-    from mpifed.tracking import EVERY, TRACKERS, TrackedRun, check_tracker
+    from mpifed.trackers import TrackedRun
+    from mpifed.tracking import EVERY, TRACKERS, check_tracker
     from mpifed.training.callbacks import recorded
 
     made = engine("synthetic-released", **{"data.n_test": 50})

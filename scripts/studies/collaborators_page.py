@@ -16,7 +16,7 @@ import yaml
 
 import topologies
 from topologies.analysis.consensus import effective_neighbours, slem
-from topologies.weights.rules import mixing_matrix
+from topologies.weights.table import mixing_matrix
 
 SETTING = ["clients", "α", "distributions"]
 METHODS = {

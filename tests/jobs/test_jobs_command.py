@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import stat
 from pathlib import Path
 
 import pytest
+import yaml
 from fake_slurm import FakeSlurm, fake_slurm
 
-from mpifed.config import configuration as config
-from mpifed.jobs.__main__ import main
+from mpifed.testing import run_command
 
 TINY = ["clients=4", "rounds=6", "data.n_test=20", "job.ranks=2"]
 UNCHECKED = "--unchecked"
@@ -28,7 +30,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 
 def call(capfd: pytest.CaptureFixture[str], *words: object, code: int = 0) -> str:
     capfd.readouterr()
-    found = main([str(word) for word in words])
+    found = run_command(["jobs", *words])
     out, err = capfd.readouterr()
     assert found == code, out + err
     if code:
@@ -40,9 +42,12 @@ def call(capfd: pytest.CaptureFixture[str], *words: object, code: int = 0) -> st
 
 def finish(output: Path, rounds: int = 6) -> None:
     """What a run of ``TINY`` leaves that came to its end."""
-    overrides = {"clients": 4, "rounds": rounds, "data.n_test": 20}
-    mapping = config.apply_overrides(config.read_experiment("synthetic-fedem"), overrides)
-    (output / "config.yaml").write_text(config.to_yaml(config.resolve(mapping, 2)))
+    words = ["synthetic-fedem", "clients=4", f"rounds={rounds}", "data.n_test=20"]
+    plan = io.StringIO()
+    with contextlib.redirect_stdout(plan):
+        assert run_command(["run", *words, "--dry-run", "--json"]) == 0
+    configuration = json.loads(plan.getvalue())["configuration"]
+    (output / "config.yaml").write_text(yaml.safe_dump(configuration, sort_keys=False))
     summary = {"status": "finished", "rounds": rounds, "seconds": {"total": 1.0}}
     (output / "summary.json").write_text(json.dumps(summary))
     (output / "DONE").touch()

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rendering import TEMPLATES, directives, refusal, rendered, site
 
-from mpifed.errors import InputError
-from mpifed.jobs import render
-from mpifed.jobs.plan import FILES, Job, continued, plan
-from mpifed.jobs.slurm import for_sbatch
-from mpifed.sweep.plan import Planned
+from mpifed.testing import run_command
 
 COMMON = ["clients=4", "rounds=6", "job.python=/opt/venv/bin/python", "job.mpirun=/opt/bin/mpirun"]
-SITE = str(FILES / "sites" / "example-cluster.yaml")
+SITE = str(TEMPLATES / "sites" / "example-cluster.yaml")
 CASES = {
     "mpirun": (["job.ranks=4"], None),
     "srun": (["job.nodes=1-2", "job.ranks_per_node=2", "job.max_restarts=0"], SITE),
@@ -33,13 +34,10 @@ CASES = {
 TEXTS = st.text(st.characters(exclude_categories=["C", "Z"], include_characters=" "), min_size=1)
 
 
-def planned(name: str) -> Job:
-    words, site = CASES[name]
-    return plan([*COMMON, *words], site, Path("/runs") / name, False)
-
-
-def script(job: Job) -> str:
-    return render.script(job, range(len(job.runs)))
+def planned(name: str, *more: object) -> str:
+    words, site_file = CASES[name]
+    site_words = [] if site_file is None else ["--site", site_file]
+    return rendered(*COMMON, *words, *site_words, "--output", f"/runs/{name}", *more)
 
 
 def shellcheck() -> str:
@@ -71,30 +69,42 @@ def shellcheck() -> str:
     ],
 )
 def test_a_script_asks_for_what_the_options_say(name: str, lines: list[str]) -> None:
-    found = script(planned(name)).splitlines()
+    found = planned(name).splitlines()
     assert [line for line in lines if line not in found] == []
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_shellcheck_finds_nothing_in_rendered_scripts(name: str) -> None:
-    command, job = [shellcheck(), "--severity=warning", "-"], planned(name)
-    for text in (script(job), render.report_script(job)):
-        subprocess.run(command, input=text, text=True, check=True, timeout=60)
+    command = [shellcheck(), "--severity=warning", "-"]
+    subprocess.run(command, input=planned(name), text=True, check=True, timeout=60)
 
 
-@pytest.mark.parametrize("site", ["lumi", "leonardo", "juwels-booster", "frontier"])
-def test_sites_render(site: str, tmp_path: Path) -> None:
-    assert "not run there" in (FILES / "sites" / f"{site}.yaml").read_text()
+def test_shellcheck_finds_nothing_in_a_report_of_a_sweep(tmp_path: Path, capfd) -> None:
+    words, _ = CASES["array"]
+    options = ["--output", tmp_path / "sweep", "--dry-run", "--unchecked"]
+    assert run_command(["jobs", "submit", *COMMON, *words, *options]) == 0
+    out = capfd.readouterr().out
+    _, _, text = out.partition("afterany:... <<'SCRIPT'\n")
+    command = [shellcheck(), "--severity=warning", "-"]
+    report = text.removesuffix("SCRIPT\n")
+    assert report.startswith("#!/bin/bash\n") and "mpifed.report" in report
+    subprocess.run(command, input=report, text=True, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["lumi", "leonardo", "juwels-booster", "frontier"])
+def test_sites_render(name: str, tmp_path: Path) -> None:
+    assert "not run there" in (TEMPLATES / "sites" / f"{name}.yaml").read_text()
     words = ["job.nodes=2", "job.ranks_per_node=8", "clients=4"]
-    text = script(plan(words, site, tmp_path / "run", False))
+    text = rendered(*words, "--site", name, "--output", tmp_path / "run")
     subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=20)
 
 
-@pytest.mark.parametrize("path", sorted((FILES / "examples").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted((TEMPLATES / "examples").glob("*.yaml")), ids=lambda p: p.stem
+)
 def test_the_examples_render(path: Path, tmp_path: Path) -> None:
-    job = plan([str(path)], None, tmp_path / "run", False)
-    text = script(job)
-    assert job.sweep == (path.stem == "sweep") == ("#SBATCH --array=0" in text)
+    text = rendered(path, "--output", tmp_path / "run")
+    assert (path.stem == "sweep") == ("#SBATCH --array=0" in text)
     subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=20)
     assert not (tmp_path / "run").exists()
 
@@ -105,54 +115,60 @@ def test_the_section_sweep_of_an_experiment_is_swept_over(tmp_path: Path) -> Non
         "job: {ranks: 2}\nsweep: {seed: [0, 1], algorithm: [fedavg, local]}\ndata: digits\n"
         "clients: 4\nmodel: {name: mlp, hidden: [8, 4]}\n"
     )
-    job = plan([str(path), "algorithm=fedavg", "local.lr=[0.1,0.2]"], None, tmp_path / "out", False)
-    assert len(job.runs) == 4
-    assert set(job.runs[0].overrides) == {"seed", "local.lr", "algorithm"}
-    assert not {"job", "sweep"} & set((job.text or "").split())
+    words = [path, "algorithm=fedavg", "local.lr=[0.1,0.2]"]
+    text = rendered(*words, "--output", tmp_path / "out")
+    assert "#SBATCH --array=0,1,2,3\n" in text
+    arguments = re.findall(r"words=\((.*)\)", text)
+    assert len(arguments) == 4
+    for task in arguments:
+        named = {word.partition("=")[0] for word in shlex.split(task)}
+        assert named == {"seed", "local.lr", "algorithm"}
+    experiment = yaml.safe_load(re.search(r"experiment='(.*?)'\n", text, re.DOTALL)[1])
+    assert experiment["clients"] == 4 and not {"job", "sweep"} & set(experiment)
 
 
 def test_the_command_line_goes_before_the_experiment_and_that_before_the_site(
     tmp_path: Path,
 ) -> None:
-    site, path = tmp_path / "site.yaml", tmp_path / "own.yaml"
-    site.write_text(
+    site_file, path = tmp_path / "site.yaml", tmp_path / "own.yaml"
+    site_file.write_text(
         "ranks: 2\nenvironment: {A: 1, B: 1}\nqos: site\naccount: site\npartition: site\n"
     )
     path.write_text("job: {account: file, partition: file}\n")
     words = [str(path), "job.partition=word", "job.environment.B=2"]
-    job = plan(words, str(site), tmp_path / "out", False)
-    found = job.options
-    assert (found.qos, found.account, found.partition, found.ranks) == ("site", "file", "word", 2)
-    assert found.environment == {"A": 1, "B": "2"}
-    later, left = continued(job, [0], ["job.ranks=3", "rounds=9"])
-    assert (later.options.ranks, later.runs[0].overrides["rounds"], left) == (3, 9, [0])
+    text = rendered(*words, "--site", site_file, "--output", tmp_path / "out")
+    found = directives(text)
+    assert (found["qos"], found["account"], found["partition"]) == ("site", "file", "word")
+    assert found["ntasks"] == "2"
+    assert {"export A=1", "export B=2"} <= set(text.splitlines())
 
 
 def test_directives_can_be_added() -> None:
     words = ["job.ranks=2", "job.extra_directives=['--reservation=a b']"]
-    assert "#SBATCH --reservation=a b\n" in script(plan(words, None, Path("/x"), False))
+    assert "#SBATCH --reservation=a b\n" in rendered(*words, "--output", "/x")
 
 
 def test_smoke_is_one_round_on_two_ranks(tmp_path: Path) -> None:
     words = ["seed=[0,1]", "rounds=50", "job.nodes=8", "job.ranks_per_node=32"]
-    job = plan(words, None, tmp_path / "out", True)
-    assert (len(job.runs), job.sweep, job.runs[0].overrides["rounds"]) == (1, False, 1)
-    assert (job.layout.ranks, job.layout.nodes, job.options.max_restarts) == (2, "2", 0)
-    assert job.output == tmp_path / "out-smoke"
+    text = rendered(*words, "--output", tmp_path / "out", "--smoke")
+    found = directives(text)
+    assert (found["nodes"], found["ntasks"], "no-requeue" in found) == ("2", "2", True)
+    assert "array" not in found
+    assert "rounds=1'" in text and f"run_dir={tmp_path / 'out'}-smoke\n" in text
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(TEXTS, min_size=7, max_size=7))
-def test_no_text_breaks_out_of_a_script(texts: list[str]) -> None:
+def test_no_text_breaks_out_of_a_script(tmp_path_factory, texts: list[str]) -> None:
     """bash, asked what the settings hold, gives back what was put in; and nothing is run."""
-    folder_name, value, image, word, python, variable, experiment = texts
+    folder_name, value, image, word, python, variable, path = texts
     options = {"ranks": 2, "image": image, "container_options": [word], "python": python}
     options |= {"environment": {"TEXT": variable}, "mpirun": value}
     options = {key: text for key, text in options.items() if not _blank(text)}
-    output = Path("/runs") / folder_name.replace("/", "_").replace("\\", "_")
-    run = Planned(output, {"data.path": value}, {})
-    job = Job("own", experiment, output, False, (run,), options)
-    text = script(job)
+    output = "/runs/" + folder_name.replace("/", "_").replace("\\", "_").strip(" .") + "_"
+    words = site(tmp_path_factory.mktemp("site"), options)
+    words += [f"data.path={json.dumps(path, ensure_ascii=False)}", "data.name=csv"]
+    text = rendered("digits-fedem", *words, "--output", output)
     show = 'printf "%s\\0" "$run_dir" "$experiment" "$mpirun" "${container[@]}" "${words[@]}"'
     settings_only = text.split("\nlaunch()")[0]
     exports = "\n".join(line for line in text.splitlines() if line.startswith("export TEXT"))
@@ -163,9 +179,17 @@ def test_no_text_breaks_out_of_a_script(texts: list[str]) -> None:
         timeout=20,
         env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
     )
-    expected = [str(output), experiment, job.options.mpirun, *render._container(job.options)]
-    expected += [f"data.path={render.as_text(value)}", options.get("environment", {})["TEXT"], ""]
-    assert done.stdout.decode().split("\0") == expected
+    run_dir, experiment, mpirun, *more, exported, end = done.stdout.decode().split("\0")
+    assert (run_dir, experiment) == (output, "")
+    assert mpirun == options.get("mpirun", "mpirun")
+    assert exported == options.get("environment", {}).get("TEXT", "") and not end
+    if "image" in options:
+        container = ["apptainer", "exec", *options.get("container_options", []), image]
+        assert more[: len(container)] == container
+        more = more[len(container) :]
+    key, _, written = next(each for each in more if each.startswith("data.path")).partition("=")
+    assert (key, yaml.safe_load(written)) == ("data.path", path)
+    assert {"digits-fedem", "clients=4", "data.name=csv"} < set(more) and len(more) == 4
 
 
 def _blank(value: object) -> bool:
@@ -173,12 +197,15 @@ def _blank(value: object) -> bool:
     return any(isinstance(text, str) and not text.strip() for text in texts)
 
 
-@given(TEXTS)
-def test_directives_are_quoted_as_sbatch_reads_them(text: str) -> None:
+@settings(max_examples=40, deadline=None)
+@given(TEXTS.filter(str.strip))
+def test_directives_are_quoted_as_sbatch_reads_them(tmp_path_factory, text: str) -> None:
     """By the rules of sbatch: a word ends at a blank outside of quotes, # begins a comment, a
     backslash takes the next character as it stands.
     """
-    written = for_sbatch(text)
+    folder = tmp_path_factory.mktemp("site")
+    script = rendered(*site(folder, {"ranks": 2, "constraint": text}))
+    written = directives(script)["constraint"]
     found, quoted, place = "", False, 0
     while place < len(written):
         character = written[place]
@@ -193,6 +220,5 @@ def test_directives_are_quoted_as_sbatch_reads_them(text: str) -> None:
         place += 1
     assert found == text
     assert not quoted
-
-    with pytest.raises(InputError, match="one line of text"):
-        for_sbatch(f"{text}\n")
+    options = {"ranks": 2, "constraint": f"{text}\n"}
+    assert "one line of text" in refusal(*site(folder, options))

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 from fake_slurm import FakeSlurm, fake_slurm
-
-from mpifed.jobs import render
-from mpifed.jobs.plan import plan
+from rendering import rendered
 
 
 @pytest.fixture
@@ -34,7 +32,7 @@ def launcher(tmp_path: Path, body: str) -> Path:
 
 def script(tmp_path: Path, body: str, *words: str) -> str:
     mine = ["job.ranks=2", f"job.mpirun={launcher(tmp_path, body)}", *words]
-    return render.script(plan(mine, None, tmp_path / "run", False), [0])
+    return rendered(*mine, "--output", tmp_path / "run")
 
 
 @contextmanager

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 from fake_slurm import FakeSlurm, fake_slurm
+from rendering import TEMPLATES
 from test_jobs_render import shellcheck
 from test_jobs_script import ended, requeued
 
-from mpifed.jobs.plan import FILES
-
 MOST_LINES = 40
-TEMPLATES = [FILES / name for name in ("slurm.sbatch", "pbs.sh", "flux.sh")]
+SCRIPTS = [TEMPLATES / name for name in ("slurm.sbatch", "pbs.sh", "flux.sh")]
 WORDS = ["synthetic-fedem", "clients=100"]
 FLUX = """case $1 in
 getattr) echo "$2" ;;
@@ -54,14 +53,14 @@ def submitted(
     return code, run
 
 
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_a_template_is_short_and_shellcheck_finds_nothing(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MOST_LINES
     command = [shellcheck(), "--shell=bash", "--severity=warning", str(path)]
     subprocess.run(command, check=True, timeout=60)
 
 
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_a_template_runs_what_it_was_submitted_with(
     path: Path, cluster: FakeSlurm, tmp_path: Path
 ) -> None:
@@ -81,7 +80,7 @@ def test_a_template_runs_what_it_was_submitted_with(
         ('touch "$RUN_DIR/job/stop"; exit 75', (75,), False),
     ],
 )
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_a_template_goes_on_until_the_run_is_finished(
     path: Path, ranks: str, code: tuple[int, ...], again: bool, cluster: FakeSlurm, tmp_path: Path
 ) -> None:

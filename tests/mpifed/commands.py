@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,8 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from mpifed.launch import main
-from topologies.job_environment import RANK_VARIABLES
+from mpifed.testing import run_command
 
 HERE = Path(__file__).parent
 
@@ -71,18 +71,20 @@ class Outcome:
         return [line for line in self.err.splitlines() if line.startswith("mpifed: ")]
 
 
-def call(words, capture, command=main) -> Outcome:
-    """The command in this process; ``capture`` is pytest's ``capfd``."""
-    handlers = {number: signal.getsignal(number) for number in (2, 10, 15)}
+def call(words, capture, subcommand: str = "run") -> Outcome:
+    """``mpifed SUBCOMMAND WORDS`` in this process; ``capture`` is pytest's ``capfd``."""
     capture.readouterr()
-    try:
-        code = command([str(word) for word in words])
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    code = run_command([*subcommand.split(), *words])
     return Outcome(code, *capture.readouterr())
+
+
+def checked_refusal(outcome: Outcome, *names: str) -> None:
+    """Check that a command ended with code 2 and one sentence that has these names in it."""
+    assert (outcome.code, outcome.out) == (2, ""), outcome
+    (line,) = outcome.err.splitlines()
+    assert line.startswith("mpifed: ") and line.isprintable() and len(line) < 1000, line
+    assert [name for name in names if name not in line] == [], line
+    assert not re.search(r"[.!] [A-Z]|\.$|Traceback", line.removeprefix("mpifed: ")), line
 
 
 def in_child(
@@ -119,12 +121,8 @@ def in_child(
 
 def environment(**more: str) -> dict[str, str]:
     """This process's environment without traces of a launcher, for ranks on few cores."""
-    foreign = (*RANK_VARIABLES, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMI_FD")
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in foreign and not name.startswith(("PMIX_", "SLURM_"))
-    }
+    foreign = ("OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCALNRANKS", "SLURM_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return kept | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{HERE}:{HERE.parents[1]}",

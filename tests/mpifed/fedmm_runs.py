@@ -82,12 +82,16 @@ class Run:
 
     @property
     def theta(self):
-        return self.method.parameters(self.s)
+        return self.method.parameters(self.surrogate, self.s)
+
+    @property
+    def surrogate(self):
+        return self.method.surrogate_of(self.state)
 
     def objective(self):
         method, everyone = self.method, self.everyone
-        theta, weights = method.parameters(self.s), method.weights(everyone)
-        return training_objective(method.surrogate, theta, everyone, weights, method.with_target)
+        weights = method.weights(everyone)
+        return training_objective(self.surrogate, self.theta, everyone, weights, method.with_target)
 
 
 class Unequal(Dataset):

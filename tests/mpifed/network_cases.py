@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from torch.nn import Dropout
 
-from mpifed.components.registry import find
-from mpifed.data.base import Description
+from mpifed.dataset import Description
+from mpifed.testing import make_model
 
 
 def data(shape, n_classes=10, task="classification", counts=None):
@@ -16,8 +15,7 @@ def data(shape, n_classes=10, task="classification", counts=None):
 
 
 def made(name, shape, n_classes=10, task="classification", **options):
-    torch.manual_seed(0)
-    return find("model", name)(data(shape, n_classes, task), **options)
+    return make_model({"name": name, **options}, data(shape, n_classes, task)).network
 
 
 def size(module):

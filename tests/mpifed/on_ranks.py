@@ -9,8 +9,8 @@ import h5py
 import numpy as np
 from commands import rows
 
-from mpifed.api import Request, execute
-from mpifed.mpi.communicator import Alone, world
+import mpifed
+from mpifed.testing import world
 
 SMALL = {
     "clients": 7,
@@ -25,9 +25,17 @@ SMALL = {
 }
 
 
-def run(experiment: str, overrides: dict[str, Any], output: Path, communicator, resume=False):
-    request = Request(experiment, overrides, output, resume=resume, quiet=True)
-    execute(request, communicator, lambda: False)
+def run(experiment: str, overrides: dict[str, Any], output: Path, resume=False):
+    """A run on this rank alone."""
+    from mpi4py import MPI
+
+    alone = MPI.COMM_SELF if world().size > 1 else None
+    return mpifed.run(experiment, output=output, resume=resume, comm=alone, **overrides)
+
+
+def run_on_all(experiment: str, overrides: dict[str, Any], output: Path, resume=False):
+    """The run on all ranks of this job; collective."""
+    return mpifed.run(experiment, output=output, resume=resume, **overrides)
 
 
 def folder_of(tmp_path: Path) -> Path:
@@ -38,9 +46,9 @@ def folder_of(tmp_path: Path) -> Path:
 def unlike_one_rank(overrides: dict[str, Any], tmp_path: Path, experiment="synthetic-fedem"):
     """What differs between the files of a run on these ranks and on one."""
     communicator, folder, found = world(), folder_of(tmp_path), None
-    run(experiment, overrides, folder / "many", communicator)
+    run_on_all(experiment, overrides, folder / "many")
     if communicator.rank == 0:
-        run(experiment, overrides, folder / "one", Alone())
+        run(experiment, overrides, folder / "one")
         found = differences(folder / "many", folder / "one")
     return communicator.broadcast_object(found)
 
@@ -50,12 +58,12 @@ def unlike_one_rank_though_resumed(
 ) -> list[str]:
     """What differs between a run on one rank, and one on these, then on one, and on these again."""
     communicator, folder, found = world(), folder_of(tmp_path), None
-    run(experiment, {**overrides, "rounds": 2}, folder / "many", communicator)
+    run_on_all(experiment, {**overrides, "rounds": 2}, folder / "many")
     if communicator.rank == 0:
-        run(experiment, {**overrides, "rounds": 3}, folder / "many", Alone(), resume=True)
-        run(experiment, {**overrides, "rounds": 4}, folder / "one", Alone())
+        run(experiment, {**overrides, "rounds": 3}, folder / "many", resume=True)
+        run(experiment, {**overrides, "rounds": 4}, folder / "one")
     communicator.barrier()
-    run(experiment, {**overrides, "rounds": 4}, folder / "many", communicator, resume=True)
+    run_on_all(experiment, {**overrides, "rounds": 4}, folder / "many", resume=True)
     if communicator.rank == 0:
         found = differences(folder / "many", folder / "one")
     return communicator.broadcast_object(found)
@@ -70,10 +78,10 @@ def same_after_a_resume(
     communicator, folder, found = world(), folder_of(tmp_path), None
     whole = {**overrides, "rounds": rounds}
     if communicator.rank == 0:
-        run(experiment, whole, folder / "whole", Alone())
-        run(experiment, {**overrides, "rounds": 3}, folder / "cut", Alone())
+        run(experiment, whole, folder / "whole")
+        run(experiment, {**overrides, "rounds": 3}, folder / "cut")
     communicator.barrier()
-    run(experiment, whole, folder / "cut", communicator, resume=True)
+    run_on_all(experiment, whole, folder / "cut", resume=True)
     if communicator.rank == 0:
         cut, whole_one = (content(folder / name / "clients.h5") for name in ("cut", "whole"))
         found = rows(folder / "cut", 3) == rows(folder / "whole", 3) and {*cut} == {*whole_one}

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from types import SimpleNamespace
+import json
 
 import numpy as np
 import pytest
-import torch
+from commands import TINY, call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from moves import moved, values
+from on_ranks import SMALL, folder_of, run_on_all
 from scipy.optimize import minimize
-from test_algorithms import CASES, PLAIN, goes_with, prepared, problem
+from test_algorithms import CASES, problem
 
-from mpifed.components.registry import find_algorithm
-from mpifed.components.tables import AGGREGATORS, ALGORITHMS
-from mpifed.config.configuration import resolve, to_mapping
-from mpifed.errors import Diverged, InputError, RunError
-from mpifed.exchange import aggregation
-from mpifed.exchange.aggregation import ByCoordinates, build, clipped
-from mpifed.exchange.compression import build as build_compressor
-from mpifed.exchange.server import Server
-from mpifed.federation.clients import Federation
-from mpifed.mpi.communicator import Alone, world
-from mpifed.training import exchanging
+from mpifed.errors import Diverged, InputError
+from mpifed.message import ByCoordinates
+from mpifed.method import find
+from mpifed.testing import names, run_rounds, world
 
-ROBUST = {name: {} for name in AGGREGATORS if name != "mean"}
+ROBUST = {name: {} for name in names("aggregators") if name != "mean"}
 ROBUST["krum"] = {"byzantine": 0.2, "selected": 2}
 ROBUST["monna"] = {"trusted": 1}
 ROBUST["centred_clipping"] = {"radius": 0.01}
@@ -36,21 +30,13 @@ updates = st.integers(5, 12).flatmap(
 )
 
 
-def federation(n, communicator=None, owner=None):
-    owner = np.zeros(n, int) if owner is None else owner
-    return Federation(communicator or Alone(), owner, np.zeros(n, bool), np.arange(n) + 1)
-
-
-def aggregate(rows, aggregator, active=None, clip=None, compressor=None, **options):
+def aggregate(rows, aggregator, clip=None, compression="none", **options):
     """What a server makes of rows that all clients move to from zero."""
-    options = {"aggregator": aggregator, "clip": clip, **options}
-    server = Server(federation(len(rows)), 0, None, compressor, **options)
-    active = np.ones(len(rows), bool) if active is None else active
-    weights = torch.ones(int(active.sum()), dtype=torch.float64)
-    sent = torch.from_numpy(np.asarray(rows))[torch.from_numpy(active)]
-    before = torch.zeros_like(sent[0])
-    memory = server.remember([before], len(rows), before.dtype)
-    return server.at(1, active, memory).average(sent, weights, before).numpy()
+    rows = np.asarray(rows)
+    exchange = {"name": "server", "aggregator": aggregator, "clip": clip, **options}
+    asked = {"exchange": exchange, "compression": compression, "dtype": str(rows.dtype)}
+    samples = np.arange(len(rows)) + 1
+    return values(moved(lambda k, ids, x: rows[ids], len(rows), 0 * rows[0], 1, samples, **asked))
 
 
 def distances(rows):
@@ -63,7 +49,7 @@ def test_the_median_is_numpys(rows):
     assert np.array_equal(aggregate(rows, "median"), np.median(rows, axis=0))
 
 
-@given(rows=updates, trim=st.floats(0.1, 0.49))
+@given(rows=updates, trim=st.floats(0.2, 0.49))
 @small
 def test_the_trimmed_mean_is_that_of_the_values_in_the_middle(rows, trim):
     cut, ordered = int(trim * len(rows) + 1e-9), np.sort(rows, axis=0)
@@ -79,7 +65,7 @@ def test_krum_has_the_least_scores(rows, selected):
     squares = np.sort(distances(rows) ** 2, axis=1)[:, 1 : n - f - 1]  # without itself
     scores = squares.sum(axis=1)
     assert squares.shape[1] == n - f - 2
-    krum = build({"name": "krum", "byzantine": 0.2, "selected": selected})
+    krum = find("aggregator", "krum")(byzantine=0.2, selected=selected)
     shares = krum.shares(rows @ rows.T)
     chosen = np.flatnonzero(shares)
     assert len(chosen) == selected and shares[chosen] == pytest.approx(1 / selected)
@@ -107,15 +93,9 @@ def test_the_geometric_median_may_count_samples_as_the_paper_does():
     rows = np.array([[0.0], [1.0], [9.0]])  # clients of 1, 2 and 3 samples, then of 1, 2 and 4
     section = {"name": "geometric_median", "client_weights": "samples"}
     assert aggregate(rows, "geometric_median") == pytest.approx([1.0], abs=1e-3)
-    weighed = build(section).weighted_shares(rows @ rows.T, np.array([1, 2, 4]))
-    assert weighed @ rows == pytest.approx([9.0], abs=1e-3)
-
-
-def test_bytes_of_an_aggregate_are_those_of_float64():
-    said = build("median").traffic(
-        400, 4, 0, SimpleNamespace(communicator=SimpleNamespace(size=3), training=np.arange(9))
-    )
-    assert said[0] == 9 * 400 * 2 // 3 + 100 * 8 * 2
+    exchange = {"name": "server", "aggregator": section}
+    of_samples = moved(lambda k, ids, x: rows[ids], 3, [0.0], 1, [1, 2, 4], exchange=exchange)
+    assert values(of_samples) == pytest.approx([9.0], abs=1e-3)
 
 
 def test_the_geometric_median_is_exact_with_a_small_tolerance():
@@ -175,7 +155,7 @@ def test_the_geometric_median_loses_no_digits_under_attack(far):
 def test_krum_takes_the_first_of_two_at_one_distance_however_products_are_rounded():
     rows = np.random.default_rng(9).normal(size=(5, 4))
     rows[3] = rows[1] + 0.1  # both have no nearer one than each other
-    krum = build({"name": "krum", "byzantine": 0.4})
+    krum = find("aggregator", "krum")(byzantine=0.4)
     products = rows @ rows.T
     for lower in (np.inf, -np.inf):
         rounded = np.where(np.tri(5), np.nextafter(products, lower), products)
@@ -198,30 +178,34 @@ def test_one_attacker_does_not_move_it_far(name, rows, far):
 @given(rows=updates, norm=st.floats(0.1, 20))
 @small
 def test_clipped_rows_have_their_direction_and_at_most_the_norm(rows, norm):
-    short = clipped(torch.from_numpy(rows), norm).numpy()
     lengths = np.linalg.norm(rows, axis=1)
     naive = rows * np.minimum(1, norm / np.maximum(lengths, 1e-300))[:, None]
-    assert short == pytest.approx(naive, rel=1e-12)
-    weights = np.ones(len(rows)) / len(rows)
-    assert aggregate(rows, "mean", clip=norm) == pytest.approx(weights @ naive, abs=1e-9)
+    assert aggregate(rows, "mean", clip=norm) == pytest.approx(naive.mean(axis=0), abs=1e-9)
+    alone = [aggregate(rows[i : i + 1], "mean", clip=norm) for i in range(len(rows))]
+    assert np.array(alone) == pytest.approx(naive, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ROBUST)
 def test_the_absent_do_not_count(name):
     rows = np.random.default_rng(2).normal(size=(9, 4))
-    active = np.arange(9) != 4
     section = {"name": name, **ROBUST[name]}
-    made = aggregate(rows, section, active)
-    assert made == pytest.approx(aggregate(rows[active], section), rel=1e-12)  # another tree
+    options = {
+        "exchange": {"name": "server", "aggregator": section},
+        "participation": 0.9,
+        "seed": 1,
+    }
+    before = moved(lambda k, ids, x: rows[ids], 9, np.zeros(4), 0, **options)
+    present = before.participants
+    assert len(present) == 8 and {0, 1} <= {*present}
+    expected = aggregate(rows[present], section)
+    assert values(before.advance()) == pytest.approx(expected, rel=1e-12)  # another tree
 
 
-def test_messages_that_arrive_compressed_are_aggregated(monkeypatch):
+def test_messages_that_arrive_compressed_are_aggregated():
     rows = np.random.default_rng(3).normal(size=(6, 40)).astype(np.float32)
-    compressor = build_compressor({"name": "rand_k", "k": 10})
-    made = aggregate(rows, "median", compressor=compressor)
-    assert (made == 0).sum() >= 20  # most coordinates of most messages are zero
-    monkeypatch.setattr(aggregation, "AT_ONCE", 24)
-    assert np.array_equal(aggregate(rows, "median", compressor=compressor), made)
+    aggregated = aggregate(rows, "median", compression={"name": "rand_k", "k": 10})
+    assert (aggregated == 0).sum() >= 20  # most coordinates of most messages are zero
+    assert not np.array_equal(aggregated, aggregate(rows, "median"))
 
 
 @pytest.mark.parametrize("name", ROBUST)
@@ -233,109 +217,76 @@ def test_numbers_that_are_not_finite_are_refused_with_their_client(name):
     assert "5" in str(refused.value)
 
 
-def test_a_server_that_adds_with_weights_of_its_own_says_so():
-    channel = Server(federation(5), 0, aggregator="median").at(1, np.ones(5, bool))
-    with pytest.raises(RunError, match="aggregates = 'sums'"):
-        channel.sum(torch.ones(5, 2), torch.ones(5, dtype=torch.float64))
-
-
-@pytest.mark.mpi
 @pytest.mark.parametrize("name", [*ROBUST, "mean"])
-def test_these_ranks_make_of_updates_what_one_makes(name, monkeypatch):
-    monkeypatch.setattr(aggregation, "AT_ONCE", 40)
-    n, communicator = 9, world()
-    rows = torch.from_numpy(np.random.default_rng(4).normal(size=(n, 5, 7)).astype(np.float32))
-    active = np.arange(n) != 2
+@pytest.mark.parametrize("width", [35, 40_000])
+def test_any_ranks_make_of_updates_what_one_makes(name, width):
+    """Updates of many numbers are aggregated in pieces."""
+    rows = np.random.default_rng(4).normal(size=(9, width)).astype(np.float32)
     section = {"name": name, **ROBUST.get(name, {})}
-    made = []
-    for where, owner in ((communicator, np.arange(n)[::-1] % communicator.size), (Alone(), None)):
-        clients = federation(n, where, owner)
-        own = clients.hosted[active[clients.hosted]]
-        server = Server(clients, 0, aggregator=section, clip=3.0)
-        channel = server.at(1, active, server.remember([rows[2]], len(own), rows.dtype))
-        made.append(channel.average(rows[own], torch.ones(len(own)).double(), rows[2]))
-    assert torch.equal(*made)
+    exchange = {"name": "server", "aggregator": section, "clip": 3.0}
+    options = {"exchange": exchange, "participation": 0.9, "dtype": "float32"}
+    digests = {
+        moved(lambda k, ids, x: rows[ids], 9, np.zeros(width), ranks=ranks, **options).digest
+        for ranks in (1, 2, 3)
+    }
+    assert len(digests) == 1
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     ("name", "before"), [("median", "none"), ("krum", "none"), ("krum", "nnm")]
 )
-def test_a_dry_run_says_what_ranks_send(name, before):
-    n, size, communicator = 9, 6000, world()
-    clients = federation(n, communicator, np.arange(n) % communicator.size)
-    hosted = len(clients.hosted)
-    server = Server(clients, 0, aggregator=name, pre_aggregator=before)
-    said = exchanging.describe(server, 4 * size, 4)[1]
-    before = communicator.bytes_sent
-    channel = server.at(1, np.ones(n, bool))
-    channel.average(torch.ones(hosted, size), torch.ones(hosted).double(), torch.zeros(size))
-    sent = communicator.sum(np.array([communicator.bytes_sent - before], np.int64))[0]
-    assert sent == pytest.approx(
-        int(re.search(r"moves ([\d,]+)", said)[1].replace(",", "")), rel=0.03
-    )
+def test_a_dry_run_says_what_ranks_send(name, before, tmp_path, capfd):
+    folder = folder_of(tmp_path)
+    words = {**SMALL, "clients": 9, "algorithm": "fedavg", "data.dimension": 6000, "seed": 3}
+    words |= {"exchange.aggregator": name, "exchange.pre_aggregator": before, "checkpoint.every": 9}
+    words |= {"evaluation.every": 9}
+    sent = [
+        run_on_all("synthetic-fedem", {**words, "rounds": rounds}, folder / str(rounds)).summary[
+            "mpi_bytes_sent"
+        ]
+        for rounds in (1, 5)
+    ]
+    line = [f"{key}={json.dumps(value)}" for key, value in words.items()]
+    plan = call(["synthetic-fedem", *line, "--dry-run", "--output", folder / "dry"], capfd)
+    assert plan.code == 0
+    if world().rank == 0:
+        (said,) = [part for part in plan.out.splitlines() if "MPI moves" in part]
+        stated = int(said.split("moves ")[1].split()[0].replace(",", ""))
+        assert (sent[1] - sent[0]) / 4 == pytest.approx(stated, rel=0.03)
 
 
 # -- configurations
 
 BY_SERVER = [case.values[0] for case in CASES if case.values[1] == "server"]
-MEANS = [name for name in BY_SERVER if find_algorithm(name).aggregates != "sums"]
-
-
-def test_most_methods_can_be_aggregated_robustly():
-    assert {"fedavg", "fedem", "fedprox", "ditto", "apfl", "fedrep", "ifca", "fedadam"} <= {*MEANS}
-    assert not {"scaffold", "qffl", "fedmm", "diana", "mocha"} & {*MEANS}
-    assert all(goes_with(name, "server") for name in MEANS) and len(ALGORITHMS) > len(MEANS)
-
-
-QUICK = ("fedem", "ifca", "local")
+QUICK = ("fedem", "ifca", "scaffold")
+SUMS = {"scaffold", "qffl", "fedmm", "diana", "mocha"}
+MEANS = {"fedavg", "fedem", "fedprox", "ditto", "apfl", "fedrep", "ifca", "fedadam"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in MEANS]
+    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in BY_SERVER]
 )
-def test_every_method_with_means_goes_with_the_median(name):
-    own = problem(name, {"name": "server", "aggregator": "median", "clip": 0.5})
-    if not find_algorithm(name).communicates:
-        with pytest.raises(InputError, match="algorithm is 'local'"):
-            resolve(own)
+def test_every_method_with_means_goes_with_the_median_and_no_other(name):
+    exchange = {"name": "server", "aggregator": "median", "clip": 0.5}
+    words = problem(name, exchange)
+    method, data = words.pop("algorithm"), words.pop("data")
+    try:
+        rounds = run_rounds(method, data, **{**words, "rounds": 0})
+    except InputError:
+        assert name not in MEANS
         return
-    engine = prepared(name, {"name": "server", "aggregator": "median", "clip": 0.5})
-    before = engine.digest()
-    engine.advance()
-    assert engine.digest() != before
+    assert name not in SUMS
+    before = rounds.digest
+    assert rounds.advance().digest != before
 
 
-def test_a_run_that_averages_does_not_mention_aggregation():
-    asked = {"name": "server", "aggregator": "mean", "clip": None}
-    assert to_mapping(resolve({**PLAIN, "exchange": asked})) == to_mapping(resolve(PLAIN))
-    assert "aggregator" not in to_mapping(resolve(PLAIN))["exchange"]
-
-
-MANY = {"clients": 20, "algorithm": "fedavg"}
-REFUSED = [
-    ("median", {"algorithm": "scaffold"}, "algorithm is 'scaffold'"),
-    ("median", {"exchange": {"average_over": "all"}}, r"exchange\.average_over is 'all'"),
-    ("median", {"compression": {"name": "top_k", "k": 3}}, "compression is 'top_k'"),
-    ("median", {"participation": 0.1}, "at most 2 clients take part"),
-    ("trimmed_mean", {"participation": 0.2}, "at most 4 clients take part"),
-    (
-        "krum",
-        {"participation": {"name": "bernoulli", "p": 0.5}},
-        r"participation is \{'name': 'bernoulli', 'p': 0\.5\}",
-    ),
-    ("krum", {"algorithm": "ifca"}, "algorithm is 'ifca'"),
-    ("krum", {"participation": 0.1}, "at most 2 clients"),
-    ("krum", {"exchange": {"name": "gossip"}}, "aggregator"),
-]
-
-
-@pytest.mark.parametrize(("name", "more", "words"), REFUSED)
-def test_what_does_not_go_with_an_aggregator_is_refused_in_a_sentence(name, more, words):
-    exchange = {"name": "server", "aggregator": name, **more.get("exchange", {})}
-    with pytest.raises(InputError, match=words) as refused:
-        resolve({**PLAIN, **MANY, **more, "exchange": exchange})
-    assert "\n" not in str(refused.value)
+def test_a_run_that_averages_does_not_mention_aggregation(capfd):
+    plain, asked = (
+        json.loads(call([*TINY, *words, "--dry-run", "--json"], capfd).out)["configuration"]
+        for words in ([], ["exchange={name: server, aggregator: mean, clip: null}"])
+    )
+    assert plain == asked and "aggregator" not in plain["exchange"]
 
 
 def test_a_users_aggregator_takes_the_place_of_the_mean():

@@ -330,28 +330,6 @@ def test_a_dry_run_says_what_is_kept():
     assert said[1].split("; ")[1] == "3 values of each are kept, 480 bytes in all"
 
 
-REFUSED = [
-    ({}, {"correction": "tracking"}, r"exchange\.correction is 'tracking'"),
-    ({"compression": "quantise"}, {}, "compression is 'quantise'"),
-    ({"on_divergence": "drop"}, {}, "allowed: stop"),
-    ({"compute": {"seconds": 0.0}}, {}, r"compute\.seconds is 0\.0"),
-    ({"compute": {"name": "measured"}}, {}, r"compute\.name is 'measured'"),
-    ({"participation": {"name": "stragglers", "rate": 0.4, "late": "partial"}}, {}, "miss"),
-    ({}, {"asynchrony": "pairwise", "schedule": {"name": "static", "local_rounds": 2}}, "itself"),
-    ({}, {"asynchrony": "waitfree"}, "did you mean 'wait_free'"),
-    ({}, {"kept_versions": 1}, "kept_versions is 1"),
-    ({"algorithm": "kgt", "local": {}}, {}, r"exchange\.asynchrony is 'wait_free'"),
-    ({"algorithm": "scaffnew", "local": {}}, {}, r"exchange\.asynchrony is 'wait_free'"),
-    ({"algorithm": "d_admm"}, {}, r"exchange\.asynchrony is 'wait_free'"),
-]
-
-
-@pytest.mark.parametrize(("given", "exchange", "words"), REFUSED)
-def test_what_needs_rounds_is_refused_in_a_sentence(given, exchange, words):
-    with pytest.raises(InputError, match=words):
-        engine_of("fedavg", {**gossip("wait_free"), **exchange}, **{**EQUAL, **given})
-
-
 def of_ranks(mixes, **more):
     given = {f"exchange.{key}": value for key, value in gossip(mixes).items()}
     given["exchange"] = given.pop("exchange.name")

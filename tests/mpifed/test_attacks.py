@@ -2,68 +2,115 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
+from commands import TINY, call
 from commands import rows as metrics_of
+from moves import LINEAR, moved, values
 from on_ranks import SMALL, run, same_after_a_resume, unlike_one_rank_though_resumed
-from test_algorithms import CASES, PLAIN, prepared, problem
+from test_algorithms import CASES, PLAIN, problem
 
-from mpifed.components.registry import find_algorithm
-from mpifed.config.configuration import resolve, to_mapping
+from mpifed import state
 from mpifed.errors import InputError
-from mpifed.exchange.attacks import attackers
-from mpifed.federation.clients import Draws, Federation
-from mpifed.mpi.communicator import Alone
+from mpifed.method import Algorithm, Predictor, ServerChannel, find
 from mpifed.testing import run_rounds
-from mpifed.training import evaluation
 
 NAMED = {"clients": [1, 3]}
 
 
-def averaged(attack, exchange="server", **more):
-    """The exchange's result of a round in which clients move from zero to their number."""
-    engine = prepared("fedavg", exchange, attack=attack, **more)
-    n, taking_part = engine.setup.federation.n_clients, np.arange(1, 5)
-    channel = engine.setup.channel(1, np.isin(np.arange(n), taking_part))
-    moved = torch.arange(1, 5, dtype=torch.float64)[:, None] * torch.ones(4, 3).double()
-    weights = torch.full((4,), 0.25, dtype=torch.float64)
-    before = torch.zeros(4, 3) if channel.shared_is_rows else torch.zeros(3)
-    return channel, channel.average(moved, weights, before.double())
-
-
-EQUAL = {"clients": 6}
+def numbers(k, ids, x):
+    """Client i moves by i + 1 in each of three coordinates."""
+    return np.repeat(ids[:, None] + 1.0, 3, axis=1)
 
 
 def test_flipped_signs_are_those_of_the_named_clients_alone():
-    _, mean = averaged({"name": "sign_flip", "scale": 2.0, **NAMED}, **EQUAL)
-    assert mean.tolist() == pytest.approx([(-2 * 1 + 2 - 2 * 3 + 4) / 4] * 3)
+    attack = {"name": "sign_flip", "scale": 2.0, **NAMED}
+    mean = values(moved(numbers, 4, np.zeros(3), attack=attack))
+    assert mean == pytest.approx([(1 - 2 * 2 + 3 - 2 * 4) / 4] * 3)
 
 
 def test_a_replaced_model_is_the_mean_where_the_others_do_not_move():
-    channel, _ = averaged({"name": "model_replacement", **NAMED}, **EQUAL)
-    moved = torch.zeros(4, 3).double()
-    moved[[0, 2]] = torch.tensor([[1.0, 2.0, 3.0]]).double()  # clients 1 and 3 of 1 to 4
-    start = torch.ones(3).double()
-    made = channel.average(start + moved, torch.full((4,), 0.25).double(), start)
-    assert made.tolist() == pytest.approx([2, 3, 4])
+    def move(k, ids, x):
+        return np.isin(ids, NAMED["clients"])[:, None] * np.array([[1.0, 2.0, 3.0]])
+
+    attack = {"name": "model_replacement", **NAMED}
+    assert values(moved(move, 6, np.ones(3), attack=attack)) == pytest.approx([2, 3, 4])
 
 
-def test_messages_that_are_sent_to_be_averaged_are_attacked_and_whole_ones_are_not():
-    channel, _ = averaged({"name": "sign_flip", **NAMED}, **EQUAL)
-    rows = torch.arange(1.0, 5)[:, None]
-    assert channel.send(rows)[:, 0].tolist() == [-1, 2, -3, 4]
-    assert channel.send(rows, uncompressed=True) is rows
-    some = channel.among(np.isin(np.arange(6), [3, 4]))
-    assert some.send(rows[2:])[:, 0].tolist() == [-3, 4]
+@dataclass(frozen=True)
+class Messages:
+    """What has arrived of each client."""
+
+    model: torch.Tensor = state.shared()
+    averaged: torch.Tensor = state.client()
+    plain: torch.Tensor = state.client()
+    some: torch.Tensor = state.client()
+
+
+class Sends(Algorithm[ServerChannel]):
+    """Client i sends i + 1 to be averaged, as it is, and to be averaged among the last two."""
+
+    def __init__(self, model, local) -> None:
+        self.model = model
+
+    def init(self, clients, exchange, draws, dtype):
+        zeros = torch.zeros(len(clients), 1, dtype=dtype)
+        return Messages(exchange.spread(torch.zeros(1, 1, dtype=dtype)), zeros, zeros, zeros)
+
+    def round(self, state, clients, channel, draws):
+        rows = torch.from_numpy(clients.ids + 1.0)[:, None]
+        last = clients.ids >= 2
+        some = torch.zeros_like(rows)
+        some[last] = channel.among(np.arange(4) >= 2).send(rows[last])
+        plain = channel.send(rows, uncompressed=True)
+        return Messages(state.model, channel.send(rows), plain, some)
+
+    def deploy(self, state, clients, draws):
+        return Predictor(state.model)
+
+
+def test_messages_that_are_sent_to_be_averaged_are_attacked_and_plain_ones_are_not():
+    data = [(np.ones((1, 1)), np.zeros(1))] * 4
+    attack = {"name": "sign_flip", **NAMED}
+    arrived = run_rounds(Sends, data, model=LINEAR, attack=attack).state
+    assert arrived.averaged[:, 0].tolist() == [1, -2, 3, -4]
+    assert arrived.plain[:, 0].tolist() == [1, 2, 3, 4]
+    assert arrived.some[:, 0].tolist() == [0, 0, 3, -4]
 
 
 def test_neighbours_receive_what_an_attacker_sends():
-    ring = {"name": "gossip", "topology": "complete", "weights": "uniform"}
-    _, mixed = averaged({"name": "sign_flip", **NAMED}, ring, **EQUAL)
-    present = (-1 + 2 - 3 + 4) / 6  # edges of the two absent return to both ends
-    for place, own in enumerate((-1, 2, -3, 4)):
-        assert mixed[place].tolist() == pytest.approx([present + own / 3] * 3)
+    complete = {"name": "gossip", "topology": "complete", "weights": "uniform"}
+    attack = {"name": "sign_flip", **NAMED}
+    options = {"exchange": complete, "attack": attack, "participation": 0.7}
+    run = moved(numbers, 6, np.zeros(3), 0, **options)
+    present = run.participants
+    assert len(present) == 4 and {*present} & {1, 3}
+    sent = np.where(np.isin(np.arange(6), NAMED["clients"]), -1.0, 1.0) * np.arange(1, 7)
+    # Edges of the two absent return to both ends.
+    expected = sent[present].sum() / 6 + sent[present] / 3
+    assert values(run.advance())[present] == pytest.approx(np.repeat(expected[:, None], 3, 1))
+
+
+SHARDS = []
+
+
+class Looks(Sends):
+    """Shows the samples that its clients have."""
+
+    def init(self, clients, exchange, draws, dtype):
+        SHARDS.append(clients.shards)
+        return super().init(clients, exchange, draws, dtype)
+
+
+def shards_under(attack):
+    data = PLAIN["data"]
+    SHARDS.clear()
+    run_rounds(Looks, data, clients=4, attack=attack, rounds=0)
+    return SHARDS[-1]
 
 
 def test_trials_of_first_components_are_attacked_as_rounds_are():
@@ -76,39 +123,40 @@ def test_trials_of_first_components_are_attacked_as_rounds_are():
 
 
 def test_labels_are_reversed_or_exchanged_and_only_for_training():
-    plain = prepared("fedavg", "server")
+    other = shards_under("none")
     for options, naive in (
         ({}, lambda y: 1 - y),
         ({"source": 0, "target": 1}, np.ones_like),
     ):
-        engine = prepared("fedavg", "server", attack={"name": "label_flip", **NAMED, **options})
-        own, other = (each.shards.among_hosted(np.arange(4)).shards for each in (engine, plain))
+        own = shards_under({"name": "label_flip", **NAMED, **options})
         for client in range(4):
             y = other.train.of_client(client).y.numpy()
-            wanted = naive(y) if client in NAMED["clients"] else y
-            assert np.array_equal(own.train.of_client(client).y, wanted)
+            expected = naive(y) if client in NAMED["clients"] else y
+            assert np.array_equal(own.train.of_client(client).y, expected)
             assert np.array_equal(own.test.of_client(client).y, other.test.of_client(client).y)
         assert torch.equal(own.train.x, other.train.x)
 
 
 def test_attackers_are_scored_on_their_true_labels():
-    attacked = prepared("fedavg", "server", attack={"name": "label_flip", **NAMED})
-    plain = prepared("fedavg", "server")
-    found = [
-        evaluation.evaluate(engine.setup, engine.shards, engine.state, Draws(0, 0)).results
-        for engine in (attacked, plain)
-    ]
-    assert np.array_equal(found[0].train_accuracy, found[1].train_accuracy)
-    assert np.array_equal(found[0].train_loss, found[1].train_loss)
+    attacked, plain = (
+        run_rounds("fedavg", PLAIN["data"], clients=4, attack=attack, rounds=0).metrics
+        for attack in ({"name": "label_flip", **NAMED}, "none")
+    )
+    for name in ("train_accuracy", "train_loss", "test_accuracy", "test_loss"):
+        assert attacked[name] == plain[name]
 
 
 def test_a_fraction_is_drawn_once_from_the_seed():
-    owner = np.zeros(40, int)
-    where = Federation(Alone(), owner, np.arange(40) < 10, owner + 1)
-    section = resolve({**PLAIN, "attack": {"name": "sign_flip", "fraction": 0.2}}).attack
-    found = [attackers(section, where, seed).who for seed in (0, 0, 1)]
-    assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
-    assert all(who.sum() == 6 and not who[:10].any() for who in found)
+    attack = {"name": "sign_flip", "fraction": 0.2}
+
+    def flipped(seed, rounds):
+        options = {"attack": attack, "seed": seed, "evaluation": {"unseen_fraction": 0.25}}
+        run = moved(lambda k, ids, x: np.eye(40)[ids], 40, np.zeros(40), rounds, **options)
+        return np.sign(values(run))
+
+    signs = [flipped(seed, rounds) for seed, rounds in ((0, 1), (0, 3), (1, 1))]
+    assert np.array_equal(signs[0], signs[1]) and not np.array_equal(signs[0], signs[2])
+    assert all(((each < 0).sum(), (each > 0).sum()) == (6, 24) for each in signs)
 
 
 RUN = {
@@ -122,7 +170,7 @@ RUN = {
 
 
 def accuracy(tmp_path, name, **more):
-    run("synthetic-fedem", {**RUN, **more}, tmp_path / name, Alone())
+    run("synthetic-fedem", {**RUN, **more}, tmp_path / name)
     return float(metrics_of(tmp_path / name)[-1]["test_accuracy"])
 
 
@@ -135,61 +183,33 @@ def test_the_median_holds_where_the_mean_does_not(tmp_path):
     assert mean < 0.2  # ten labels
 
 
-REFUSED = [
-    ({"name": "sign_flip"}, {}, "both empty; one of them says which clients"),
-    ({"name": "sign_flip", "clients": [1], "fraction": 0.1}, {}, "both given"),
-    ({"name": "label_flip", "clients": [1], "source": 1}, {}, "attack.source and attack.target"),
-    ({"name": "sign_flip", "clients": [1]}, {"algorithm": "local"}, "allowed: fedavg, "),
-    ({"name": "sign_flop", "clients": [1]}, {}, "did you mean 'sign_flip'"),
-    (
-        {"name": "sign_flip", "clients": [1]},
-        {"algorithm": "kgt", "exchange": "gossip", "local": {"batch_size": 16}},
-        "the update of a model",
-    ),
-]
-LATER = [
-    ({"name": "sign_flip", "clients": [4]}, {}, "attack.clients has 4, which does not exist"),
-    ({"name": "label_flip", "clients": [1], "source": 2, "target": 0}, {}, "attack.source is 2"),
-]
+def test_a_run_without_attackers_does_not_mention_attacks(capfd):
+    plain, attacked = (
+        json.loads(call([*TINY, attack, "--dry-run", "--json"], capfd).out)["configuration"]
+        for attack in ("attack=none", "attack={name: sign_flip, clients: [1, 3]}")
+    )
+    assert "attack" not in plain
+    assert attacked["attack"] == {"name": "sign_flip", "scale": 1.0, **NAMED, "fraction": None}
 
 
-@pytest.mark.parametrize(("attack", "more", "words"), REFUSED)
-def test_what_does_not_go_with_an_attack_is_refused_in_a_sentence(attack, more, words):
-    with pytest.raises(InputError, match=words) as refused:
-        resolve({**PLAIN, "algorithm": "fedavg", **more, "attack": attack})
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(("attack", "more", "words"), LATER)
-def test_attackers_that_the_data_do_not_have_are_refused_in_a_sentence(attack, more, words):
-    with pytest.raises(InputError, match=words):
-        prepared("fedavg", "server", attack=attack, **more)
-
-
-def test_a_run_without_attackers_does_not_mention_attacks():
-    assert "attack" not in to_mapping(resolve({**PLAIN, "attack": "none"}))
-    stored = to_mapping(resolve({**PLAIN, "attack": {"name": "sign_flip", **NAMED}}))
-    assert stored["attack"] == {"name": "sign_flip", "scale": 1.0, **NAMED, "fraction": None}
-
-
-SENDING = [case for case in CASES if find_algorithm(case.values[0]).communicates]
+SENDING = [case for case in CASES if find("algorithm", case.values[0]).communicates]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "exchange"), SENDING)
 def test_every_method_that_sends_can_be_attacked(name, exchange):
     own = {"clients": [0]} if problem(name, exchange)["clients"] > 1 else {}
-    if exchange == "gossip" and find_algorithm(name).aggregates == "sums":
-        with pytest.raises(InputError, match="the update of a model"):
-            prepared(name, exchange, attack={"name": "sign_flip", **own})
+
+    def attacked(attack):
+        words = {**problem(name, exchange), "attack": attack}
+        return run_rounds(words.pop("algorithm"), words.pop("data"), **{**words, "rounds": 2})
+
+    if exchange == "gossip" and find("algorithm", name).aggregates == "sums":
+        with pytest.raises(InputError, match=name):
+            attacked({"name": "sign_flip", **own})
         return
-    digests = set()
-    for attack in ("none", {"name": "sign_flip", "scale": 0.5, **own}):
-        engine = prepared(name, exchange, attack=attack)
-        for _ in range(2):
-            engine.advance()
-        digests.add(engine.digest())
-    assert len(digests) == 2
+    flipped = {"name": "sign_flip", "scale": 0.5, **own}
+    assert attacked("none").digest != attacked(flipped).digest
 
 
 RANKS = {
@@ -274,9 +294,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(way, tmp_path):
 
 
 @pytest.mark.parametrize(("byzantine", "warns"), [(0.2, True), (0.25, False)])
-def test_more_attackers_than_an_aggregator_bears_are_warned_of(byzantine, warns):
-    attack = {"name": "sign_flip", "fraction": 0.2}
-    server = {"name": "server", "aggregator": {"name": "meamed", "byzantine": byzantine}}
-    engine = prepared("fedavg", server, clients=8, attack=attack)
-    lines = evaluation.remarks(engine.setup, engine.state, engine.shards)
-    assert any("bears" in line for line in lines) == warns
+def test_more_attackers_than_an_aggregator_bears_are_warned_of(byzantine, warns, tmp_path):
+    given = {**SMALL, "clients": 8, "rounds": 1, "attack": {"name": "sign_flip", "fraction": 0.2}}
+    given["exchange.aggregator"] = {"name": "meamed", "byzantine": byzantine}
+    run("synthetic-fedem", {**given, "algorithm": "fedavg"}, tmp_path / "run")
+    assert ("bears" in (tmp_path / "run" / "log.txt").read_text()) == warns

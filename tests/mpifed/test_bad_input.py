@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import json
 import os
@@ -12,89 +11,12 @@ import subprocess
 from pathlib import Path
 
 import commands
-import h5py
 import pytest
-import yaml
-from commands import TINY, call, in_child, launch, mounted, rows
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from commands import TINY, call, checked_refusal, in_child, launch, mounted, rows
 
 import mpifed
-from mpifed.checkpoint.integrity import seal
-from mpifed.config.configuration import Configuration, apply_overrides, resolve, to_mapping, to_yaml
-from mpifed.config.experiments import read_experiment
-from mpifed.data.__main__ import main as make_data
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import world
-
-SECTIONS = [field.name for field in dataclasses.fields(Configuration)]
-
-# Words behind those of ``TINY``, and what the message must contain: the field, and a way out.
-WRONG_WORDS = {
-    "unknown experiment": (
-        ["no-such"],
-        "'synthetic-fedem' and 'no-such'; name one",
-    ),
-    "unknown key": (["round=3"], "Unknown configuration key 'round'; did you mean 'rounds'?"),
-    "unknown algorithm": (["algorithm=fedeem"], "did you mean 'fedem'?"),
-    "unknown device": (["device=tpu"], "device is 'tpu'; "),
-    "topology under a server": (
-        ["exchange.topology=ring"],
-        "Unknown option 'exchange.topology'; set exchange=gossip, which has it; allowed: ",
-    ),
-    "text for a number": (["rounds=many"], "rounds is 'many'; it must be a whole number"),
-    "a number for a section": (["compute=3"], "compute is 3; it must be a mapping"),
-    "a list for a section": (["privacy=[1]"], "privacy is [1]; it must be a mapping"),
-    "negative rounds": (["rounds=-1"], "rounds is -1; it must be a whole number, at least 1"),
-    "more threads than can start": (["threads=1000000"], "threads is 1000000"),
-    "nobody takes part": (["participation=0"], "participation is 0; it must be a number, above 0"),
-    "bernoulli without p": (["participation=bernoulli"], "participation.p is missing"),
-    "no validation samples": (
-        ["evaluation.validation_split=true"],
-        "evaluation.validation_split is true, but 'synthetic-paper' has no validation samples",
-    ),
-    "two kinds of validation samples": (
-        ["evaluation.validation_split=true", "evaluation.validation_fraction=0.2"],
-        "validation_fraction is 0.2, but evaluation.validation_split is True, which",
-    ),
-    "unseen with local": (
-        ["algorithm=local", "evaluation.unseen_fraction=0.5"],
-        "evaluation.unseen_fraction is 0.5, but algorithm is 'local', which cannot serve unseen",
-    ),
-    "autocast of float64": (
-        ["model=mlp", "local.autocast=bfloat16", "dtype=float64"],
-        "dtype is 'float64', but local.autocast is 'bfloat16', ",
-    ),
-    "hypercube of nine": (
-        ["clients=9", "exchange=gossip", "exchange.topology=hypercube"],
-        "n is 9, but must be a power of two",
-    ),
-    "graph that never connects": (
-        ["clients=30", "exchange=gossip", "exchange.topology.p=0.001"],
-        "is disconnected after",
-    ),
-    "no graphics card": (["device=cuda"], "torch sees no GPU; allowed here: auto, cpu"),
-    "value that is no YAML": (["rounds=[1"], "'[1' is not a valid YAML value"),
-    "value that runs code": (["rounds=!!python/object/apply:os.getcwd []"], "not a valid YAML"),
-    "module missing": (["algorithm=no_such_module:x"], "there is no module 'no_such_module'"),
-    "other ranks": (["--expect-ranks", "77"], "--expect-ranks says 77, but MPI started"),
-    "unknown list": (["--list", "algoritms"], "did you mean 'algorithms'?"),
-    "resume from nowhere": (["--resume", "no/such/file.h5"], "there is no such file"),
-}
-WRONG_FILES = {
-    "no YAML": ("rounds: [1\n", "line 2 is not valid YAML: did not find expected"),
-    "a list": ("- rounds", "does not hold a mapping"),
-    "nothing": ("", "does not hold a mapping"),
-    "a key twice": ("rounds: 2\nclients: 3\nrounds: 4", "'rounds' occurs twice"),
-    "code": ("rounds: !!python/object/apply:os.system ['touch here']", "is not valid YAML"),
-    "not UTF-8": (b"rounds: \xff\xfe", "not text in UTF-8"),
-    "a value that grows": (
-        "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
-        "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nrounds: [*c,*c,*c,*c,*c,*c,*c,*c,*c]",
-        "Unknown configuration key 'a'; ",
-    ),
-    "a value that holds itself": ("rounds: &a [*a]", "a value that holds itself"),
-}
+from mpifed.testing import run_command
 
 
 @pytest.fixture(autouse=True)
@@ -104,33 +26,8 @@ def users_modules(monkeypatch):
 
 def refused(outcome, words, target: Path) -> None:
     """One sentence, exit code 2 and nothing written."""
-    assert outcome.code == 2, outcome
-    assert outcome.out == ""
-    (line,) = outcome.err.splitlines()
-    assert line.startswith("mpifed: ")
-    assert words in line
-    assert line.isprintable()
-    assert "Traceback" not in outcome.err
+    checked_refusal(outcome, words)
     assert not target.exists()
-
-
-@pytest.mark.parametrize("case", WRONG_WORDS)
-def test_wrong_words_are_refused(case, tmp_path, capfd, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words, expected = WRONG_WORDS[case]
-    target = tmp_path / "run"
-    refused(call([*TINY, *words, "--output", target], capfd), expected, target)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("case", WRONG_FILES)
-def test_wrong_files_are_refused(case, tmp_path, capfd, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    content, expected = WRONG_FILES[case]
-    file, target = tmp_path / "my.yaml", tmp_path / "run"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    refused(call([file, "--output", target], capfd), expected, target)
-    assert not (tmp_path / "here").exists()
 
 
 @pytest.mark.parametrize(
@@ -162,38 +59,17 @@ def test_words_of_other_tools_are_answered_by_the_full_key(word, meant, tmp_path
     refused(call([*TINY, word], capfd), f"did you mean {meant}?", tmp_path / "run")
 
 
-def test_a_section_may_be_left_out_where_one_in_use_has_the_key():
+def test_a_section_may_be_left_out_where_one_in_use_has_the_key(capfd):
     short = {"epochs": 2, "batch_size": 32, "optimizer": "adam", "topology": "ring", "mu": 0.5}
     full = {"local.epochs": 2, "local.batch_size": 32, "local.optimizer": "adam"}
     full |= {"exchange": "gossip", "exchange.topology": "ring", "algorithm.mu": 0.5}
     short["algorithm"] = full["algorithm"] = "fedprox"
-    base = read_experiment(None)
-    found, wanted = (resolve(apply_overrides(base, given)) for given in (short, full))
-    assert found == wanted and found.exchange.options["topology"].name == "ring"
-
-
-def test_a_foreign_run_directory_is_not_gone_on_with(tmp_path, capfd):
-    target = tmp_path / "run"
-    assert call([*TINY, "--quiet", "--output", target], capfd).code == 0
-    (target / "DONE").unlink()
-    for path in (target / "checkpoints").iterdir():
-        with h5py.File(path, "r+") as file:
-            stored = json.loads(file["meta"].attrs["configuration"])
-            stored["local"] = [stored["local"]]
-            file["meta"].attrs["configuration"] = json.dumps(stored)
-        seal(path)
-    before = (target / "metrics.csv").read_bytes()
-    newest = target / "checkpoints" / "round-000004.h5"
-    outcome = call([*TINY, "--quiet", "--resume", newest, "--output", target], capfd)
-    assert outcome.code == 2 and "local is not a mapping" in outcome.messages[0]
-    for text in ("- 1\n", "a: &a [*a]\n", "rounds: .nan\n", "rounds: 2024-13-45\n"):
-        (target / "config.yaml").write_text(text)
-        for name in ("round-000002.h5", "round-000004.h5"):
-            (target / "checkpoints" / name).unlink(missing_ok=True)
-        outcome = call([*TINY, "--quiet", "--resume", "--output", target], capfd)
-        assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
-        assert "config.yaml" in outcome.messages[0]
-    assert (target / "metrics.csv").read_bytes() == before
+    stored = []
+    for words in (short, full):
+        line = [f"{key}={value}" for key, value in words.items()]
+        outcome = call([TINY[0], *line, "clients=4", "--dry-run", "--json"], capfd)
+        stored.append(json.loads(outcome.out)["configuration"])
+    assert stored[0] == stored[1] and stored[0]["exchange"]["topology"]["name"] == "ring"
 
 
 def test_a_folder_of_checkpoints_that_are_foreign_holds_no_run(tmp_path, capfd):
@@ -209,7 +85,7 @@ def test_a_folder_of_checkpoints_that_are_foreign_holds_no_run(tmp_path, capfd):
 
 def test_data_files_that_do_not_fit(tmp_path, capfd):
     file, target = tmp_path / "digits.h5", tmp_path / "run"
-    assert make_data(["digits", "--output", str(file), "--clients", "5"]) == 0
+    assert run_command(["data", "digits", "--output", file, "--clients", 5]) == 0
     words = ["digits-fedem", "rounds=1", "--output", target]
     wrong = [*words, "clients=7", f"data={file}"]
     refused(call(wrong, capfd), "clients is 7, but data.path", target)
@@ -247,32 +123,6 @@ def test_a_traceback_is_shown_to_who_asks_for_it(tmp_path, capfd, monkeypatch):
     assert "Traceback" in outcome.err
     assert "check_value" in outcome.err
     assert len(outcome.messages) == 1
-
-
-KEYS = [*SECTIONS, *(f"{section}.name" for section in SECTIONS), "x", "local.lr", "data.n_test"]
-WORDS = ["fedavg", "gossip", "ring", "fmmc", "mlp", "digits", "bernoulli", "ranks", "x.h5", ":", ""]
-LEAVES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(WORDS))
-VALUES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=2),
-        st.dictionaries(st.sampled_from(["name", "p", "hidden", 3]), inner, max_size=2),
-    ),
-    max_leaves=4,
-)
-
-
-@settings(deadline=None, derandomize=True)
-@given(st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=3))
-def test_any_value_is_refused_in_a_sentence_or_complete(overrides):
-    try:
-        mapping = apply_overrides(read_experiment("synthetic-fedem"), overrides)
-        configuration = resolve(mapping, ranks=3)
-    except InputError as error:
-        assert "\n" not in str(error)
-    else:
-        assert resolve(yaml.safe_load(to_yaml(configuration))) == configuration
-        assert resolve(json.loads(json.dumps(to_mapping(configuration)))) == configuration
 
 
 # Where the run is to be written.
@@ -423,7 +273,7 @@ def test_a_disk_that_gets_full(size, left, tmp_path, capfd):
     words = [*TINY, "rounds=8", "checkpoint.keep=9", "--quiet", "--output", place / "run"]
     with mounted(place, "-t", "tmpfs", "-o", f"size={size}k", "tmpfs"):
         capfd.readouterr()
-        code = in_child(lambda: commands.main([str(word) for word in words]))
+        code = in_child(lambda: run_command(["run", *words]))
         error = capfd.readouterr().err
         assert code == 1
         (line,) = error.splitlines()
@@ -440,37 +290,6 @@ def test_a_disk_that_gets_full(size, left, tmp_path, capfd):
             whole = tmp_path / "whole"
             assert call([*words[:-1], whole], capfd).code == 0
             assert rows(whole) == rows(place / "run")
-
-
-# Under several ranks.
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize(
-    "case",
-    [
-        "negative rounds",
-        "graph that never connects",
-        "module missing",
-        "other ranks",
-        "resume from nowhere",
-        "unknown list",
-    ],
-)
-def test_all_ranks_refuse_and_one_speaks(case, tmp_path, capfd, monkeypatch):
-    def aborted(self, code):
-        raise AssertionError("input that every rank can refuse needs no abort")
-
-    words, expected = WRONG_WORDS[case]
-    communicator = world()
-    monkeypatch.setattr(type(communicator), "abort", aborted)
-    target = Path(communicator.broadcast_object(str(tmp_path))) / "run"
-    outcome = call([*TINY, *words, "--output", target], capfd)
-    assert outcome.code == 2
-    assert len(outcome.err.splitlines()) == (communicator.rank == 0)
-    assert communicator.rank or expected in outcome.err
-    communicator.barrier()
-    assert not target.exists()
 
 
 @pytest.mark.slow

@@ -167,7 +167,7 @@ def test_training_does_not_depend_on_the_block(
         solver = LocalSolver(model, options, 10, int(counts.max()), torch.device("cpu"))
         solver.stacked.block_bytes = block_bytes
         buffers = solver.init(len(clients), components, dtype)
-        results.append(solver(start, buffers, clients, Draws(0, 1), weights.to(dtype)))
+        results.append(solver(start, buffers, clients, Draws(0, 1), weights=weights.to(dtype)))
     # A client that steps alone is one row, whose kernel is another one on some CPUs.
     alone, _ = results.pop()
     assert torch.allclose(alone, results[0][0], atol=1e-5 if dtype == torch.float32 else 1e-12)

@@ -6,19 +6,13 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from moves import moved, values
 from scipy import stats
-from test_aggregation import aggregate, distances, federation, small, updates
-from test_algorithms import PLAIN, prepared
+from test_aggregation import aggregate, distances, small, updates
 
-from mpifed.config.configuration import resolve
-from mpifed.errors import InputError
-from mpifed.exchange import collusion
-from mpifed.exchange.pre_aggregation import Bucketing, NearestNeighbourMixing
-from mpifed.exchange.server import Server
-from mpifed.random import stream
+from mpifed.method import find, stream
 
 shares = st.floats(0.2, 0.49)
 
@@ -74,18 +68,15 @@ def test_monna_is_the_mean_of_those_nearest_to_the_trusted(rows, share, trusted)
 def test_centred_clipping_begins_at_its_last_aggregate(iterations):
     draws, radius = np.random.default_rng(1), 1.5
     section = {"name": "centred_clipping", "radius": radius, "iterations": iterations}
-    server = Server(federation(7), 0, aggregator=section)
-    before = torch.zeros(4, dtype=torch.float64)
-    memory, v = server.remember([before], 7, before.dtype), np.zeros(4)
-    for k in range(1, 5):
-        rows = draws.normal(size=(7, 4)) + 2
-        channel = server.at(k, np.ones(7, bool), memory)
-        made = channel.average(torch.from_numpy(rows), torch.ones(7).double(), before)
-        memory = channel.memory
+    every, v, total = draws.normal(size=(4, 7, 4)) + 2, np.zeros(4), np.zeros(4)
+    exchange = {"name": "server", "aggregator": section}
+    run = moved(lambda k, ids, x: every[k - 1][ids], 7, total, 0, exchange=exchange)
+    for rows in every:
         for _ in range(iterations):
             away = rows - v
             v = v + (away * np.minimum(1, radius / np.linalg.norm(away, axis=1))[:, None]).mean(0)
-        assert made.numpy() == pytest.approx(v, abs=1e-12)
+        total = total + v
+        assert values(run.advance()) == pytest.approx(total, abs=1e-12)
 
 
 def mixed(rows, share):
@@ -117,8 +108,8 @@ def test_an_aggregator_gets_means_of_buckets_in_place_of_updates(behind, n):
     buckets = np.array([rows[order[at : at + 2]].mean(0) for at in range(0, n, 2)])
     made = aggregate(rows, behind, pre_aggregator="bucketing")
     assert made == pytest.approx(aggregate(buckets, behind), abs=1e-9)
-    assert Bucketing(size=2).count(n) == len(buckets)
-    assert NearestNeighbourMixing().count(n) == n
+    assert find("pre_aggregator", "bucketing")(size=2).count(n) == len(buckets)
+    assert find("pre_aggregator", "nnm")().count(n) == n
 
 
 # -- attacks
@@ -127,17 +118,14 @@ BAD = [1, 4]
 HONEST = [0, 2, 3, 5, 6, 7]
 
 
-def attacked(attack, aggregator="mean", rounds=1, **more):
+def attacked(attack, aggregator="mean"):
     """What a server makes of updates of eight clients, two of them malicious, and the updates."""
-    exchange = {"name": "server", "aggregator": aggregator, **more}
-    asked = {"clients": 8, "attack": {"clients": BAD, **attack}}
-    engine = prepared("fedavg", exchange, **asked)
-    rows = torch.from_numpy(np.random.default_rng(4).normal(size=(8, 9)) + 1)
-    start = torch.ones(9, dtype=torch.float64)
-    memory = engine.setup.exchange.remember([start], 8, start.dtype)
-    channel = engine.setup.channel(1, np.ones(8, bool), memory)
-    made = channel.average(start + rows, torch.ones(8).double(), start) - start
-    return made.numpy(), rows.numpy()
+    exchange = {"name": "server", "aggregator": aggregator}
+    rows = np.random.default_rng(4).normal(size=(8, 9)) + 1
+    start = np.ones(9)
+    attack = {"clients": BAD, **attack}
+    run = moved(lambda k, ids, x: rows[ids], 8, start, exchange=exchange, attack=attack)
+    return values(run) - start, rows
 
 
 def outcome(rows, message, aggregator="mean"):
@@ -191,34 +179,3 @@ def test_a_search_goes_as_far_as_doubled_and_shrinking_steps_find(aggregator, na
         step *= 2 if grows else 0.8
     assert np.linalg.norm(made - mean) == pytest.approx(max(tried.values()), rel=1e-6)
     assert np.linalg.norm(made - mean) >= distance(1.0) - 1e-9
-
-
-def test_the_search_finds_the_place_of_a_single_peak():
-    assert collusion.maximum(lambda t: -((t - 5.3) ** 2)) == pytest.approx(5.3, abs=0.5)
-    assert collusion.maximum(lambda t: -t) == 0
-
-
-REFUSED = [
-    ({"exchange": {"pre_aggregator": "nnm"}}, "exchange.aggregator is 'mean'"),
-    (
-        {"exchange": {"aggregator": "krum", "pre_aggregator": {"name": "bucketing", "size": 4}}},
-        "of which 'bucketing' makes 2 updates",
-    ),
-    ({"exchange": {"aggregator": {"name": "mda", "byzantine": 0.1}}}, "a plain mean"),
-    ({"exchange": {"aggregator": {"name": "monna", "trusted": 8}}}, "nothing to choose"),
-    ({"exchange": {"aggregator": "centred_clipping"}, "algorithm": "ifca"}, "remembers"),
-    (
-        {"exchange": {"name": "gossip"}, "attack": {"name": "ipm", "clients": [1]}},
-        "allowed: server",
-    ),
-    ({"algorithm": "scaffold", "attack": {"name": "alie", "clients": [1]}}, "sends one update"),
-]
-
-
-@pytest.mark.parametrize(("more", "words"), REFUSED)
-def test_what_does_not_go_together_is_refused_in_a_sentence(more, words):
-    exchange = {"name": "server", **more.get("exchange", {})}
-    given = {**PLAIN, "clients": 8, "algorithm": "fedavg", **more, "exchange": exchange}
-    with pytest.raises(InputError, match=words) as refused:
-        resolve(given)
-    assert "\n" not in str(refused.value)

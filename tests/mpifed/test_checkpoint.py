@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -346,3 +347,27 @@ def check_that_ranks_write_what_one_writes(folder: Path) -> None:
 def test_ranks_write_what_one_writes(tmp_path):
     folder = Path(world().broadcast_object(str(tmp_path)))
     check_that_ranks_write_what_one_writes(folder)
+
+
+def test_a_foreign_run_directory_is_not_gone_on_with(tmp_path, capfd):
+    target = tmp_path / "run"
+    assert call([*TINY, "--quiet", "--output", target], capfd).code == 0
+    (target / "DONE").unlink()
+    for path in (target / "checkpoints").iterdir():
+        with h5py.File(path, "r+") as file:
+            stored = json.loads(file["meta"].attrs["configuration"])
+            stored["local"] = [stored["local"]]
+            file["meta"].attrs["configuration"] = json.dumps(stored)
+        seal.seal(path)
+    before = (target / "metrics.csv").read_bytes()
+    newest = target / "checkpoints" / "round-000004.h5"
+    outcome = call([*TINY, "--quiet", "--resume", newest, "--output", target], capfd)
+    assert outcome.code == 2 and "local is not a mapping" in outcome.messages[0]
+    for text in ("- 1\n", "a: &a [*a]\n", "rounds: .nan\n", "rounds: 2024-13-45\n"):
+        (target / "config.yaml").write_text(text)
+        for name in ("round-000002.h5", "round-000004.h5"):
+            (target / "checkpoints" / name).unlink(missing_ok=True)
+        outcome = call([*TINY, "--quiet", "--resume", "--output", target], capfd)
+        assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
+        assert "config.yaml" in outcome.messages[0]
+    assert (target / "metrics.csv").read_bytes() == before

@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from test_algorithms import engine_of, prepared
-from test_corrections import SEED, exchange_of
+from gossip_exchange import exchange_of
+from quadratics import SEED
+from test_algorithms import prepared
 
-from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 
 N, P = 6, 4
@@ -189,19 +189,3 @@ def test_losses_and_gradients_are_of_validation_samples():
         slope = x.T @ (1 / (1 + np.exp(-x @ w)) - y) / len(y)
         assert held_out.losses(place, np.stack([0 * w, w])) == pytest.approx([np.log(2), risk])
         assert held_out.gradient(place, w) == pytest.approx(slope, rel=1e-10)
-
-
-REFUSED = [
-    ("fedavg", "dpfl", {"participation": 0.5}, r"^participation is 0\.5, but .*dpfl"),
-    ("fedem", "dpfl", {}, "'dpfl', .* 'fedem', whose clients have several models"),
-    ("apfl", "morph", {}, "'morph', .* 'apfl', .* models of their own"),
-    ("flix", "morph", {}, "'flix', but .* the same others send"),
-    ("fedspd", "none", {"local": {"momentum": 0.9}}, "another model in every round"),
-]
-
-
-@pytest.mark.parametrize(("name", "correction", "given", "words"), REFUSED)
-def test_what_does_not_go_with_choices_is_said_in_a_sentence(name, correction, given, words):
-    exchange = {"name": "gossip", "topology": "complete", "correction": correction}
-    with pytest.raises(InputError, match=words):
-        engine_of(name, exchange, **{"local": {}, **given})

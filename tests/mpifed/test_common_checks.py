@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mpifed.components.tables import AGGREGATORS, ATTACKS, COMPRESSORS, CORRECTIONS
 from mpifed.testing import (
     check_aggregator,
     check_attack,
@@ -14,6 +13,7 @@ from mpifed.testing import (
     check_model,
     check_server_optimizer,
     check_topology,
+    names,
 )
 
 TREE = {"topology": "star"}
@@ -29,7 +29,7 @@ NEEDS = {
 @pytest.mark.parametrize(
     "compressor",
     [
-        *(name for name in COMPRESSORS if name != "in_order"),
+        *(name for name in names("compressors") if name != "in_order"),
         {"name": "in_order", "parts": [{"name": "top_k", "k": 2}, "natural"]},
         {"name": "rand_k", "k": 3, "indices": "log2"},
         {"name": "top_k", "k": 3, "indices": "log2"},
@@ -42,14 +42,15 @@ def test_compressors(compressor):
     check_compressor(compressor)
 
 
-@pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize("aggregator", names("aggregators"))
 def test_aggregators(aggregator):
     # MoNNA trusts one client's own update.
     check_aggregator(aggregator, symmetric=aggregator != "monna")
 
 
 @pytest.mark.parametrize(
-    "attack", [*(name for name in ATTACKS if name != "none"), {"name": "alie", "z": "search"}]
+    "attack",
+    [*(name for name in names("attacks") if name != "none"), {"name": "alie", "z": "search"}],
 )
 def test_attacks(attack):
     check_attack(attack)
@@ -67,7 +68,7 @@ def test_other_server_optimizers(optimizer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CORRECTIONS if name != "none"])
+@pytest.mark.parametrize("name", [name for name in names("corrections") if name != "none"])
 def test_corrections(name):
     correction, exchange = NEEDS.get(name, (name, {}))
     check_correction(correction, exchange=exchange)

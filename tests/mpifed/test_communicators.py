@@ -9,7 +9,7 @@ from on_ranks import SMALL, differences, folder_of, run
 
 import mpifed
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone, world
+from mpifed.testing import world
 
 RUNS = ({"exchange.name": "server"}, {"exchange.name": "gossip", "seed": 3})
 
@@ -33,7 +33,7 @@ def test_runs_side_by_side_give_the_files_that_each_gives_alone(tmp_path):
     found = []
     if job.rank == 0:
         for which, more in list(enumerate(RUNS))[: job.size]:
-            run("synthetic-fedem", {**SMALL, **more}, folder / f"alone-{which}", Alone())
+            run("synthetic-fedem", {**SMALL, **more}, folder / f"alone-{which}")
             for name in ("first", "again"):
                 found += differences(folder / f"{name}-{which}", folder / f"alone-{which}")
     assert world().broadcast_object(found) == []

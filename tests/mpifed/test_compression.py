@@ -417,10 +417,6 @@ def test_int8_levels_through_mpi_are_what_the_sum_is_made_of():
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"name": "rand_k", "k": 0}, "compression.k is 0"),
-        ({"name": "bernoulli", "inner": {"name": "rand_k", "kk": 3}}, "compression.inner.kk"),
-        ({"name": "composition", "inner": "quantise"}, "sends every coordinate"),
-        ({"name": "composition", "outer": "bernoulli"}, "gate goes around"),
         (
             {"name": "composition", "outer": "test_compression:Sign"},
             "is biased",
@@ -550,21 +546,6 @@ def test_runs_store_a_list_of_compressors_as_a_list(tmp_path):
     assert [part["name"] for part in stored] == ["top_k", "quantise"] and stored[0]["k"] == 0.1
     again = mpifed.run(output=tmp_path / "a", resume=True, rounds=3)
     assert again.summary["rounds"] == 3
-
-
-@pytest.mark.parametrize(
-    ("parts", "words"),
-    [
-        ([], "empty list"),
-        (["top_kk", "quantise"], r"compression\[0\].name is 'top_kk'"),
-        (["top_k", {"name": "quantise", "bit": 3}], r"compression\[1\].bit"),
-        (["quantise", "top_k"], "sends every coordinate"),
-        (["top_k", {**GATE, "inner": "rand_k"}], "the gate before"),
-    ],
-)
-def test_senseless_lists_of_compressors_are_refused(parts, words):
-    with pytest.raises(InputError, match=words):
-        resolve({"compression": parts})
 
 
 # Messages of a few coordinates: bit for bit what whole rows with zeros give.

@@ -9,8 +9,8 @@ import socket
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from commands import (
     HELD,
     TINY,
@@ -20,12 +20,11 @@ from commands import (
     rows,
     summary_of,
 )
-from on_ranks import unlike_one_rank
+from moves import moved, values
+from on_ranks import SMALL, unlike_one_rank
 
-from mpifed.config.experiments import parse_overrides
 from mpifed.errors import Diverged
-from mpifed.exchange.reduction import check_not_diverged
-from mpifed.mpi.communicator import Alone, world
+from mpifed.testing import world
 
 OURS = (*TINY, "clients=9", "algorithm=user_components:Fails", "--quiet")
 
@@ -80,41 +79,51 @@ DIVERGES = "algorithm=user_components:Diverges"
 
 
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
-@pytest.mark.parametrize("how", ["update", "own"])
-def test_a_client_that_diverges_is_left_out_as_if_it_took_no_part(
-    exchange, how, tmp_path, capfd, monkeypatch
-):
-    monkeypatch.setenv("DIVERGE", f"{how}:2,3:3")
+def test_a_client_that_diverges_is_left_out(exchange, tmp_path, capfd, monkeypatch):
     words = [*TINY, DIVERGES, f"exchange={exchange}", "clients=6", "rounds=5", "--quiet"]
     words += ["evaluation.every=1", "--output"]
-    stopped, dropped, absent = (tmp_path / name for name in ("stopped", "dropped", "absent"))
-    outcome = call([*words, stopped], capfd)
-    assert outcome.code == 1
-    assert "round 3: client 2 has a value in its" in outcome.messages[0]
-    assert rows(stopped)[-1]["round"] == "2"
-    summary = summary_of(stopped)
-    assert (summary["status"], summary["rounds"]) == ("diverged", 3)
-    assert not (stopped / "DONE").exists()
-    assert call([*words, dropped, "on_divergence=drop"], capfd).code == 0
-    # The same run where these two are told to stay away in round 3.
-    monkeypatch.setattr("mpifed.training.simulated_time.participants", without([2, 3], 3))
-    monkeypatch.delenv("DIVERGE")
-    assert call([*words, absent], capfd).code == 0
-    assert rows(dropped) == rows(absent)
-    assert [row["active_clients"] for row in rows(dropped)] == ["", "6", "6", "4", "6", "6"]
-    log = (dropped / "log.txt").read_text()
-    assert "round 3 was run without clients 2, 3, whose numbers were not finite" in log
+    for how in ("update", "own"):
+        monkeypatch.setenv("DIVERGE", f"{how}:2,3:3")
+        stopped, dropped = tmp_path / f"{how}-stopped", tmp_path / f"{how}-dropped"
+        outcome = call([*words, stopped], capfd)
+        assert outcome.code == 1
+        assert "round 3: client 2 has a value in its" in outcome.messages[0]
+        assert rows(stopped)[-1]["round"] == "2"
+        summary = summary_of(stopped)
+        assert (summary["status"], summary["rounds"]) == ("diverged", 3)
+        assert not (stopped / "DONE").exists()
+        assert call([*words, dropped, "on_divergence=drop"], capfd).code == 0
+        active = [row["active_clients"] for row in rows(dropped)]
+        assert active == ["", "6", "6", "4", "6", "6"]
+        log = (dropped / "log.txt").read_text()
+        assert "round 3 was run without clients 2, 3, whose numbers were not finite" in log
+    # Whatever it is that diverges, it is as if these two had taken no part in round 3.
+    assert rows(tmp_path / "update-dropped") == rows(tmp_path / "own-dropped")
 
 
-def without(clients, number):
-    from mpifed.federation.clients import participants
+@pytest.mark.parametrize("exchange", ["server", "gossip"])
+def test_who_is_left_out_takes_no_part(exchange):
+    """Clients 2 and 3 of six diverge in round 2: the others average among each other."""
 
-    def chosen(federation, participation, seed, round):
-        active = participants(federation, participation, seed, round)
-        active[clients] &= round != number
-        return active
+    def move(k, ids, x):
+        diverges = (k == 2) & np.isin(ids, [2, 3])
+        return np.where(diverges[:, None], np.inf, ids[:, None] + 1.0) * np.ones_like(x)
 
-    return chosen
+    section = exchange
+    if exchange == "gossip":
+        section = {"name": "gossip", "topology": "complete", "weights": "uniform"}
+    run = moved(move, 6, np.zeros(2), exchange=section, on_divergence="drop")
+    before = np.full(6, 3.5)
+    assert values(run) == pytest.approx(np.full((2,), 3.5) if exchange == "server" else 3.5)
+    after = before + np.arange(1, 7)
+    others = np.array([0, 1, 4, 5])
+    found = values(run.advance())
+    if exchange == "server":
+        assert found == pytest.approx(np.full(2, after[others].mean()))
+        return
+    expected = before.copy()
+    expected[others] = after[others].sum() / 6 + after[others] / 3  # weights of both return
+    assert found == pytest.approx(np.repeat(expected[:, None], 2, 1))
 
 
 def test_a_run_in_which_all_diverge_stops(tmp_path, capfd, monkeypatch):
@@ -146,7 +155,7 @@ def test_a_server_that_diverges_is_no_client_s_fault(tmp_path, capfd, monkeypatc
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
 def test_ranks_leave_the_same_clients_out(exchange, tmp_path, monkeypatch):
     monkeypatch.setenv("DIVERGE", "update:0,6:2")
-    overrides = {**parse_overrides(TINY[1:]), "clients": 7, "algorithm": "user_components:Diverges"}
+    overrides = {**SMALL, "algorithm": "user_components:Diverges"}
     overrides |= {"exchange": exchange, "on_divergence": "drop"}
     assert unlike_one_rank(overrides, tmp_path) == []
     if world().rank == 0:
@@ -154,11 +163,11 @@ def test_ranks_leave_the_same_clients_out(exchange, tmp_path, monkeypatch):
 
 
 def test_every_client_of_a_rank_that_diverges_is_found():
-    bad = torch.ones(4, 3)
-    bad[1, 2], bad[3, 0] = torch.nan, -torch.inf
-    ids = torch.tensor([2, 5, 7, 11]).numpy()
+    def move(k, ids, x):
+        return np.select([(ids == 5)[:, None], (ids == 11)[:, None]], [np.nan, -np.inf], 1.0)
+
     with pytest.raises(Diverged, match="client 5 has a value in its update") as caught:
-        check_not_diverged(Alone(), [torch.ones(4, 1), bad], ids, "update")
+        moved(move, 12, np.zeros(1), exchange="server")
     assert caught.value.clients == [5, 11]
 
 

@@ -37,7 +37,9 @@ from mpifed.local.minibatches import work_of
 from mpifed.local.optimizers import SgdState
 from mpifed.mpi.communicator import Alone
 from mpifed.state import merge
-from mpifed.training.build import samples_of_steps
+from mpifed.testing.ranks import played
+from mpifed.testing.rounds import Arrays
+from mpifed.training.build import make, samples_of_steps
 
 
 def least_largest(work, blocks):
@@ -126,6 +128,17 @@ def test_work_is_the_samples_that_steps_and_scoring_visit():
     assert np.allclose(of(epochs=2), [20 + 2, 50, 0])
     # Three minibatches of a client with 25 samples have 25 samples in all.
     assert np.allclose(of(steps=6), [60 + 2, 50, 0])
+
+
+@pytest.mark.parametrize("placement", ["contiguous", "partitioned", "balanced"])
+def test_ranks_take_equally_many_steps_however_large_the_shards_are(placement):
+    data = Arrays([(np.ones((n, 2)), np.arange(n) % 2) for n in (400, 10, 10, 10)])
+    every = {"clients": 4, "rounds": 1, "algorithm": "fedavg"}
+    steps = {"local": {"steps": 5, "batch_size": 10}, "evaluation": {"every": 1000}}
+    exchange = {"name": "gossip", "topology": "complete"}
+    configuration = resolve({**every, **steps, "exchange": exchange, "placement": placement})
+    setups = played(lambda rank: make(configuration, rank, 1, dataset=data), 2)
+    assert sorted(len(setup.federation.hosted) for setup in setups) == [2, 2]
 
 
 @pytest.mark.mpi

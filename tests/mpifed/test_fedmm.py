@@ -65,7 +65,7 @@ def test_a_mixture_is_learnt_as_centrally_for_any_sharding():
             assert torch.allclose(run.s, runs[0].s, atol=1e-12)
     assert (np.diff(values) <= 1e-12).all()
     theta = Run(FedMMTheta, data_of(np.split(by_first, [50, 170])), MIXTURE, **CONSTANT)
-    theta.start_from(runs[0].method.parameters(start)).go(15)
+    theta.start_from(runs[0].method.parameters(runs[0].surrogate, start)).go(15)
     assert theta.objective() > runs[0].objective() + 1e-3
 
 
@@ -172,7 +172,7 @@ def test_control_variates_converge_where_without_them_it_stalls():
         ).go(rounds)
         away[rate] = np.linalg.norm(run.theta.numpy() - solution)
         if rate:
-            statistics = run.method.statistics(run.theta, run.everyone.shards.train)
+            statistics = run.method.statistics(run.surrogate, run.theta, run.everyone.shards.train)
             assert torch.allclose(run.state.variates, statistics - run.s, atol=1e-13)
     assert away[0.2] < 1e-14 and away[0.0] > 1e-3
 

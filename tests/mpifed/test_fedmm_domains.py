@@ -24,7 +24,7 @@ ALL = {**MIXTURE, "learn": "all"}
 
 def test_a_mixture_learnt_whole_from_lossy_messages_stays_one():
     run = Run(FedMM, data_of(np.split(blobs(), 6), FEW), ALL, LOSSY, **CONSTANT)
-    first, surrogate = run.objective(), run.method.surrogate
+    first, surrogate = run.objective(), run.surrogate
     for _ in range(15):
         run.go()
         s1, s2, s3 = surrogate._blocks(run.s)
@@ -66,9 +66,7 @@ def test_the_twin_stays_where_its_penalty_is_finite(surrogate, targets, compress
     for _ in range(20):
         run.go()
         theta = run.theta
-        assert torch.allclose(
-            run.method.surrogate.project_parameters(theta), theta, rtol=0, atol=1e-12
-        )
+        assert torch.allclose(run.surrogate.project_parameters(theta), theta, rtol=0, atol=1e-12)
         assert np.isfinite(run.objective())
 
 
@@ -148,7 +146,7 @@ def test_what_was_measured_is_what_a_resumed_run_has():
     said = run.method.remarks(run.state, run.everyone, run.server)
     assert said[-1] == "the mean of all counts is 9"
     run.go()
-    assert run.method.surrogate.mean == 9
+    assert run.surrogate.mean == 9
 
 
 def test_counts_that_are_all_zero_have_no_mean_to_know():
@@ -172,7 +170,7 @@ def test_without_rho_it_is_one_over_the_measured_l(rule, band, monkeypatch):
         weights = np.array([len(part) for part in parts]) / sum(map(len, parts))
     run = Run(FedMM, data_of(parts, targets=1), "quadratic", client_weights=rule, **CONSTANT)
     expected = smoothness(parts, weights, 1.0)
-    surrogate = run.method.surrogate
+    surrogate = run.surrogate
     assert surrogate.smoothness == pytest.approx(expected, rel=1e-13)
     assert surrogate.rho == 1 / surrogate.smoothness and isinstance(run.state.known, StoredFacts)
     said = run.method.remarks(run.state, run.everyone, run.server)[-1]
@@ -228,7 +226,7 @@ def test_labels_of_minus_one_and_one_are_those_of_zero_and_one():
     ]
     assert torch.equal(runs[0].s, runs[1].s) and runs[0].objective() == runs[1].objective()
     expected = smoothness(labelled(0.0, 1.0), np.full(4, 0.25), 0.25)
-    assert runs[0].method.surrogate.smoothness == pytest.approx(expected, rel=1e-13)
+    assert runs[0].surrogate.smoothness == pytest.approx(expected, rel=1e-13)
     assert 0 < runs[0].objective() < np.log(2)
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from on_ranks import folder_of, unlike_one_rank_though_resumed
 
-from mpifed.mpi.communicator import world
+from mpifed.testing import world
 
 DICTIONARY = {
     "clients": 7,

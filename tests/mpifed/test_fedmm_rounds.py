@@ -77,6 +77,9 @@ class Neighbours:
     def broadcast(self, rows):
         return rows
 
+    def rates(self, clients, rule):
+        return None
+
     def average(self, rows, weights, before):
         return self.w @ rows
 

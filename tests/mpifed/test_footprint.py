@@ -10,10 +10,10 @@ import pytest
 import torch
 from on_ranks import SMALL, run
 
-from mpifed.local.optimizers import RULES, unwritten
+from mpifed.local.optimizers import unwritten
 from mpifed.local.options import LocalOptions
+from mpifed.local.solver import RULES
 from mpifed.models.mlp import Mlp
-from mpifed.mpi.communicator import Alone
 from mpifed.training.run_directory import Recorder
 
 PAGES = 1 << 26
@@ -59,7 +59,7 @@ def test_rows_that_are_on_disk_are_not_kept_in_memory(tmp_path):
 
 def test_a_checkpoint_takes_little_for_a_recorded_round(tmp_path):
     options = {**SMALL, "rounds": 60, "evaluation.every": 1, "checkpoint.every": 10}
-    run("synthetic-fedem", {**options, "checkpoint.keep": 6}, tmp_path / "run", Alone())
+    run("synthetic-fedem", {**options, "checkpoint.keep": 6}, tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints"
     first, last = ((folder / f"round-{at:06d}.h5").stat().st_size for at in (10, 60))
     of_a_row = (tmp_path / "run" / "metrics.csv").stat().st_size / 61

@@ -31,7 +31,8 @@ from mpifed.config.experiments import parse_overrides, read_experiment
 from mpifed.data import archives
 from mpifed.data.base import agreed
 from mpifed.errors import StopRequested
-from mpifed.mpi.communicator import Alone, world
+from mpifed.mpi.communicator import Alone
+from mpifed.testing import run_command, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
 
@@ -58,7 +59,7 @@ def killed(*words, fail: str | None = None, patch=None) -> int:
             os.environ["FAIL"] = fail
         if patch is not None:
             patch()
-        return commands.main([str(word) for word in words])
+        return run_command(["run", *words])
 
     return in_child(run)
 

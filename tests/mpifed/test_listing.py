@@ -1,104 +1,125 @@
+"""What ``--list`` says: names of every kind, their options, and what is refused."""
+
 from __future__ import annotations
 
 import inspect
+import json
+import re
 
 import pytest
+from commands import call, checked_refusal
 
-from mpifed.components.registry import find, find_algorithm, source, summaries
-from mpifed.components.tables import ALGORITHMS, TABLES
-from mpifed.config.configuration import SECTIONS, resolve
-from mpifed.config.listing import listing
-from mpifed.errors import InputError
-from mpifed.federation.participation import KINDS
+from mpifed.method import find
+from mpifed.testing import names
 from topologies import FAMILIES, SCHEDULES, WEIGHTS
-from topologies.parameters import allowed_values, options_of
 
+LISTS = {
+    "algorithm": "algorithms",
+    "data": "datasets",
+    "model": "models",
+    "correction": "corrections",
+    "compression": "compressors",
+    "aggregator": "aggregators",
+    "pre_aggregator": "pre_aggregators",
+    "server_optimizer": "server_optimizers",
+    "attack": "attacks",
+    "surrogate": "surrogates",
+}
+"""Kinds of components that a configuration finds by name, and the words that list them."""
+
+SECTIONS = ("local", "privacy", "network", "compute", "evaluation", "checkpoint", "storage")
 PROBLEMS = {
     "sa_ssmm": {"clients": 1},
-    "fedmm_ot": {"data": "transport", "model": "icnn"},
+    "fedmm_ot": {
+        "data": {"name": "transport", "dimension": 2, "samples": 16},
+        "model": {"name": "icnn", "hidden": [3, 3]},
+    },
+    "fedspd": {"local": {}},
 }
 
 
-def allowed(name, **sections):
-    try:
-        resolve({**PROBLEMS.get(name, {}), "algorithm": name, **sections})
-    except InputError:
-        return False
-    return True
+def listed(word: str, capture) -> tuple[list[dict], list[str]]:
+    """What ``--list`` says of a word: records, and sheets of lines."""
+    records = json.loads(call(["--list", word, "--json"], capture).out)
+    return records, call(["--list", word], capture).out.rstrip("\n").split("\n\n")
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_what_the_table_of_algorithms_says_is_what_is_refused(name):
-    algorithm = find_algorithm(name)
-    assert allowed(name) == (algorithm.exchanges != ("gossip",))
-    assert allowed(name, exchange="gossip") == (algorithm.exchanges != ("server",))
-    if not algorithm.communicates:
+@pytest.mark.parametrize("name", names("algorithms"))
+def test_what_the_table_of_algorithms_says_is_what_is_refused(name, tmp_path, capfd):
+    def allowed(**sections) -> bool:
+        words = {"clients": 4, "algorithm": name, **PROBLEMS.get(name, {}), **sections}
+        experiment = tmp_path / "experiment.yaml"
+        experiment.write_text(json.dumps(words))
+        outcome = call([experiment, "--dry-run"], capfd)
+        assert outcome.code in (0, 2)
+        return not re.search(": (exchange|compression)[. ]", outcome.err)
+
+    records, _ = listed(name, capfd)
+    (record,) = [record for record in records if record["kind"] == "algorithm"]
+    assert allowed() == ("server" in record["exchanges"])
+    assert allowed(exchange="gossip") == ("gossip" in record["exchanges"])
+    if not find("algorithm", name).communicates:
         return
-    assert allowed(name, compression="rand_k") == (algorithm.compressors != "none")
-    assert allowed(name, compression="top_k") == (algorithm.compressors == "any")
+    assert allowed(compression="rand_k") == (record["compressors"] != "none")
+    assert allowed(compression="top_k") == (record["compressors"] == "any")
 
 
-COMPONENTS = {
-    **{f"{kind} {name}": (kind, name) for kind, table in TABLES.items() for name in table},
-    **{f"participation {name}": ("participation", name) for name in KINDS},
-    **{f"section {name}": ("section", name) for name in SECTIONS},
-}
+COMPONENTS = [
+    *((kind, name) for kind, word in LISTS.items() for name in names(word)),
+    *(("participation", name) for name in names("participation")),
+    *(("section", name) for name in SECTIONS),
+]
 
 
-def component_of(kind, name):
-    return {"participation": KINDS, "section": SECTIONS}.get(kind, {}).get(name) or find(kind, name)
-
-
-@pytest.mark.parametrize("case", COMPONENTS)
-def test_the_options_of_a_component_are_listed_and_explained(case):
-    kind, name = COMPONENTS[case]
-    component = component_of(kind, name)
-    sheets = listing(name).split("\n\n")
+@pytest.mark.parametrize(("kind", "name"), COMPONENTS, ids=lambda word: word)
+def test_the_options_of_a_component_are_listed_and_explained(kind, name, capfd):
+    records, sheets = listed(name, capfd)
+    (record,) = [record for record in records if record["kind"] == kind]
     (sheet,) = [sheet for sheet in sheets if sheet.startswith(f"{kind} {name}: ")]
     lines = sheet.splitlines()[1:]
-    if paper := source(component):
-        assert lines.pop(0) == f"  {paper}"
-    # The name of a section is an option of it; that of a component is how it is asked for.
-    every = options_of(component).values()
-    options = [option for option in every if option.name != "name" or kind == "section"]
+    options = record["options"]
     if not options:
-        assert lines == ["  no options"]
+        assert lines[-1] == "  no options"
         return
-    for option, line, about in zip(options, lines[::2], lines[1::2], strict=True):
-        assert line.startswith(f"  {option.name}: {allowed_values(option.annotation)} (")
-        assert line.endswith("(required)" if option.required else ")")
-        assert about.startswith("      ") and len(about.split()) > 1
-    # Nothing is explained that the component does not take.
+    lines = lines[-2 * len(options) :]
+    for option, line, explained in zip(options, lines[::2], lines[1::2], strict=True):
+        assert line.startswith(f"  {option['name']}: {option['allowed']} (")
+        assert line.endswith(")" if "default" in option else "(required)")
+        assert explained == f"      {option['summary']}" and len(option["summary"].split()) > 1
+
+
+@pytest.mark.parametrize(("kind", "name"), [case for case in COMPONENTS if case[0] in LISTS])
+def test_nothing_is_explained_that_a_component_does_not_take(kind, name):
+    component = find(kind, name)
     parts = inspect.getmro(component)[:-1] if inspect.isclass(component) else [component]
-    taken = {name for part in parts for name in inspect.signature(part).parameters}
-    assert set(summaries(component)) <= {*taken, "**options"}
+    taken = {parameter for part in parts for parameter in inspect.signature(part).parameters}
+    text = inspect.getdoc(component) or ""
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=\n\n\w+\n-+\n|\Z)", text, re.DOTALL | re.M)
+    explained = re.findall(r"^(\*{0,2}\w[\w, *]*?)(?: : .*)?$", section[1], re.M) if section else []
+    assert {word for names in explained for word in names.split(", ")} <= {*taken, "**options"}
 
 
 @pytest.mark.parametrize("table", [FAMILIES, WEIGHTS, SCHEDULES])
-def test_the_parameters_of_graphs_are_listed(table):
+def test_the_parameters_of_graphs_are_listed(table, capfd):
     for name, entry in table.items():
-        (sheet,) = [s for s in listing(name).split("\n\n") if entry.summary in s.splitlines()[0]]
+        _, sheets = listed(name, capfd)
+        (sheet,) = [sheet for sheet in sheets if entry.summary in sheet.splitlines()[0]]
         for key, parameter in (entry.parameters or {}).items():
             assert f"\n  {key}: {parameter.allowed} (" in sheet
             assert parameter.summary in sheet
 
 
-def test_names_of_several_kinds_and_of_users_are_listed():
-    parts = listing("poisson").split("\n\n")
-    assert [part.split()[0] for part in parts] == ["data", "surrogate"]
-    assert [part.split()[0] for part in listing("local").split("\n\n")] == ["algorithm", "section"]
-    own = listing("user_components:Fails")
+def test_names_of_several_kinds_and_of_users_are_listed(capfd):
+    assert [record["kind"] for record in listed("poisson", capfd)[0]] == ["data", "surrogate"]
+    assert [record["kind"] for record in listed("local", capfd)[0]] == ["algorithm", "section"]
+    (own,) = listed("user_components:Fails", capfd)[1]
     assert own.startswith("component user_components:Fails: FedAvg that fails as")
     assert "  model_init: one of shared, per_client (default shared)" in own
 
 
 @pytest.mark.parametrize(
-    ("word", "offer"),
-    [
-        ("algoritms", r"did you mean 'algorithms'\? "),
-        ("erdos_reny", r"did you mean 'erdos_renyi'\? "),
-    ],
+    ("word", "offer"), [("algoritms", "'algorithms'"), ("erdos_reny", "'erdos_renyi'")]
 )
-def test_what_cannot_be_listed_is_refused(word, offer):
-    with pytest.raises(InputError, match=f"--list is '{word}'; {offer}allowed: experiments, alg"):
-        listing(word)
+def test_what_cannot_be_listed_is_refused(word, offer, capfd):
+    outcome = call(["--list", word], capfd)
+    checked_refusal(outcome, f"--list is '{word}'", offer, "allowed: experiments, algorithms")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from network_modules import cnn
-from on_ranks import folder_of, run
+from on_ranks import folder_of, run, run_on_all
 from torch import nn
 from torch.nn import functional
 
@@ -25,7 +25,7 @@ from mpifed.errors import InputError
 from mpifed.models.linear import Linear
 from mpifed.models.losses import CROSS_ENTROPY, MULTI_LABEL, SEQUENCE, SQUARED, score
 from mpifed.models.mlp import Mlp
-from mpifed.mpi.communicator import Alone, world
+from mpifed.testing import world
 from mpifed.training.build import Setup
 from mpifed.training.trained import Mixture
 
@@ -327,10 +327,10 @@ def test_components_of_the_user_that_are_gone_are_named(tmp_path, monkeypatch):
 def test_the_number_of_ranks_changes_nothing(name, tmp_path):
     experiment, overrides = CASES[name]
     folder, communicator = folder_of(tmp_path), world()
-    run(experiment, overrides, folder / "many", communicator)
+    run_on_all(experiment, overrides, folder / "many")
     same = True
     if communicator.rank == 0:
-        run(experiment, overrides, folder / "one", Alone())
+        run(experiment, overrides, folder / "one")
         many, one = mpifed.load(folder / "many"), mpifed.load(folder / "one")
         pairs = list(zip(many.components, one.components, strict=True))
         pairs += [(many.client(client), one.client(client)) for client in range(one.n_clients)]

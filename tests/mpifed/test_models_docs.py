@@ -7,27 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import mpifed
-from mpifed.components.registry import find
-from mpifed.components.tables import MODELS
-from mpifed.data.base import Description
+from mpifed.dataset import alike
+from mpifed.testing import make_model, names
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 PROGRAM, MODULES, LOADING = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 ROWS = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
 
 
-def data(shape, n_classes):
-    n = np.array([6, 4])
-    return Description("drawn", shape, n_classes, n, n, n)
-
-
 def test_every_model_is_in_the_table():
-    assert set(MODELS) - {"resnet34"} <= {re.findall("`(.*?)`", row[0])[0] for row in ROWS}
+    assert set(names("models")) - {"resnet34"} <= {re.findall("`(.*?)`", row[0])[0] for row in ROWS}
 
 
 @pytest.mark.parametrize(
@@ -44,12 +37,9 @@ def test_every_model_is_in_the_table():
 def test_parameters_are_those_of_the_table(name, shape, n_classes, options):
     label = f"| `{name}`" + "".join(f", `{key}: {value}`" for key, value in options.items())
     (row,) = [row for row in ROWS if row[0] == label]
-    model = find("model", name)(data(shape, n_classes), **options)
-    if isinstance(model, torch.nn.Module):
-        found = sum(p.numel() for p in model.parameters())
-    else:
-        found = model.n_parameters
-    assert row[1].split(" ")[0] == f"{found:,}"
+    about = alike("drawn", shape, n_classes, 2, (6, 0, 4), "classification")
+    model = make_model({"name": name, **options}, about)
+    assert row[1].split(" ")[0] == f"{model.n_parameters - model.n_buffers:,}"
 
 
 @pytest.mark.slow
@@ -67,7 +57,8 @@ def test_the_program_of_the_page_works_and_is_short(tmp_path):
 def test_the_modules_of_the_page_work(tmp_path):
     scope: dict = {"nn": torch.nn}
     exec(MODULES, scope)
-    about, x = data((8, 8), 10), torch.rand(4, 8, 8)
+    about = alike("drawn", (8, 8), 10, 2, (6, 0, 4), "classification")
+    x = torch.rand(4, 8, 8)
     first = scope["Recurrent"](about)
     assert first(x).shape == (4, 10)
     torch.save(first.state_dict(), tmp_path / "weights.pt")

@@ -219,21 +219,6 @@ def test_mistakes_get_one_sentence_with_the_remedy(name, words, tmp_path, capfd)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("model.dropout=0.5", "local.stepping=stacked"), "allowed: auto, one_by_one"),
-        (("model.norm=true", "algorithm=fomaml"), "computes gradients of whole risks"),
-        (("model.norm=true", "compression=quantise"), "variances could become negative"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(words, message, tmp_path, capfd):
-    run = ["digits-fedem", "model.name=network_modules:cnn", *words, "clients=3"]
-    done = call([*run, "--output", tmp_path / "run"], capfd)
-    assert done.code == 2 and message in done.messages[0]
-    assert not (tmp_path / "run").exists()
-
-
 # How often a user's module is built, what is loaded of it, and names of another form.
 
 

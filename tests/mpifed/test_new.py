@@ -10,17 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from mpifed.new.__main__ import KINDS, main
+from mpifed.testing import run_command
+
+KINDS = (
+    *("method", "model", "data", "schedule", "topology", "compressor", "attack"),
+    *("server_optimizer", "loss"),
+)
 
 
 def files(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
+def test_every_kind_of_the_help_is_tried(capsys) -> None:
+    assert run_command(["new", "--help"]) == 0
+    listed = capsys.readouterr().out.partition("kinds:\n")[2].partition("\n\n")[0]
+    assert [line.split()[0] for line in listed.splitlines()] == [*KINDS]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_files_are_written_and_python_reads_them(kind, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([kind, "my_own"]) == 0
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the command adds its directory
+    assert run_command(["new", kind, "my_own"]) == 0
     assert files(tmp_path) == ["my_own.py", "test_my_own.py"]
     for name in files(tmp_path):
         text = (tmp_path / name).read_text()
@@ -34,7 +46,8 @@ def test_two_files_are_written_and_python_reads_them(kind, tmp_path, monkeypatch
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written_runs_and_passes_its_test(kind, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([kind, "my_own"]) == 0
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the command adds its directory
+    assert run_command(["new", kind, "my_own"]) == 0
     (command,) = re.findall(r"python -m (mpifed\.run .*)", capsys.readouterr().out)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for words in (

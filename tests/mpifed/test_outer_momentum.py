@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from convex import Run, clients_of
+from gossip_exchange import Descent, exchange_of, matrix_of
 from numpy_mlp import BODY, HEAD, descended, present, regressions
 from personal_runs import COUNTS, gradient, mean, regression, taking_part
-from test_corrections import D, Descent, N, exchange_of, gradients, matrix_of
+from quadratics import D, N, gradients
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.global_model.streaming_diloco import StreamingDiLoCo

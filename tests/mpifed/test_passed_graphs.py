@@ -15,7 +15,7 @@ from on_ranks import SMALL
 
 import mpifed
 import topologies
-from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed import message
 from mpifed.errors import InputError
 
 N = SMALL["clients"]
@@ -51,9 +51,24 @@ def own_graph(n):
     return nx.star_graph(n - 1)
 
 
+class Halves(message.Compressor):
+    """Numbers of 16 bits."""
+
+    is_unbiased = False
+
+    def contraction(self, size):
+        return 1 - 2.0**-16
+
+    def bits(self, size, itemsize, draws, ids, purpose="compression"):
+        return np.full(len(ids), 16 * size)
+
+    def __call__(self, rows, draws, ids, purpose="compression"):
+        return rows.bfloat16().to(rows.dtype)
+
+
 def run(tmp_path, name="run", **given):
-    options = {**SMALL, "rounds": 2, "local.lr": 0.05}
-    return mpifed.run("synthetic-fedem", output=tmp_path / name, **options, **given)
+    options = {**SMALL, "rounds": 2, "local.lr": 0.05, **given}
+    return mpifed.run("synthetic-fedem", output=tmp_path / name, **options)
 
 
 def digest(result):
@@ -135,14 +150,15 @@ def test_what_is_none_of_these_is_refused_before_training(tmp_path, given, words
     assert not (tmp_path / "run").exists()
 
 
-def test_texts_of_rounds_keep_every_bit():
+def test_texts_of_rounds_keep_every_bit(tmp_path):
     random = np.random.default_rng(0)
-    for matrix in (W, SHIFT, in_turn(N, 3, random.random())):
-        made = topologies.MixingMatrix.from_sparse(matrix)
-        text = mpifed.exchange.mixing_options.schedule_section([made, made])
-        name = text.pop("name")
-        again = topologies.build_schedule(name, N, **text)
-        assert again.matrix(2) == made
+    for number, matrix in enumerate((W, SHIFT, in_turn(N, 3, random.random()))):
+        passed = topologies.MixingMatrix.from_sparse(matrix)
+        run(tmp_path, str(number), schedule=[passed, passed], rounds=1)
+        stored = yaml.safe_load((tmp_path / str(number) / "config.yaml").read_text())
+        section = stored["exchange"]["schedule"]
+        again = topologies.build_schedule(section.pop("name"), N, **section)
+        assert again.matrix(2) == passed
     mixed = topologies.build_schedule("matrices", 4, nodes=4, rounds="0-1:0.5 2>3:0.5 3>2:0.5")
     assert mixed.matrix(1).to_dense().tolist() == np.kron(np.eye(2), np.full((2, 2), 0.5)).tolist()
     with pytest.raises(topologies.TopologyError, match="'0-1' has no weight, as in 0-1:"):
@@ -188,10 +204,10 @@ SMALL_PASSING_OBJECTS = {"clients": 3, "rounds": 1}
 
 
 def test_functions_and_classes_stand_for_their_names(tmp_path):
-    objects = {"model": modules.Net, "algorithm": FedAvg}
+    objects = {"algorithm": "fedavg", "model": modules.Net, "compression": Halves}
     names = {
-        "model": "mistaken_modules:Net",
-        "algorithm": "mpifed.algorithms.fedavg.fedavg:FedAvg",
+        **{"algorithm": "fedavg", "model": "mistaken_modules:Net"},
+        "compression": "test_passed_graphs:Halves",
     }
     for words, folder in ((objects, "objects"), (names, "names")):
         mpifed.run("digits-fedem", output=tmp_path / folder, **SMALL_PASSING_OBJECTS, **words)

@@ -191,7 +191,7 @@ def test_locally_a_round_without_a_client_costs_it_nothing():
 
 def test_epsilon_is_in_the_files_of_a_run(tmp_path):
     given = {**SMALL, "clients": 5, "privacy": {**NOISE, "noise_multiplier": 1.0}}
-    run("synthetic-fedem", given, tmp_path / "run", Alone())
+    run("synthetic-fedem", given, tmp_path / "run")
     found = [float(row["epsilon"]) for row in metrics_of(tmp_path / "run")]
     assert found == [accounting.gaussian(1.0, k, 0.01) for k in (0, 2, 4)]
     summary = (tmp_path / "run" / "summary.json").read_text(encoding="utf-8")
@@ -200,33 +200,6 @@ def test_epsilon_is_in_the_files_of_a_run(tmp_path):
 
 
 # -- configurations
-
-REFUSED = [
-    ({"algorithm": "ifca"}, {}, "algorithm is 'ifca'"),
-    ({"algorithm": "scaffold"}, {}, "algorithm is 'scaffold'"),
-    ({"algorithm": "local"}, {}, "algorithm is 'local'"),
-    ({"algorithm": {"name": "fedem", "restarts": 2}}, {}, r"algorithm\.restarts is 2"),
-    ({"exchange": "gossip"}, {}, r"privacy\.where is 'central'"),
-    (
-        {"exchange": {"name": "server", "aggregator": "median"}},
-        {},
-        r"exchange\.aggregator is 'median'",
-    ),
-    ({"exchange": {"name": "server", "average_over": "all"}}, {}, "allowed: participants"),
-    ({"compression": "quantise"}, {}, "compression is 'quantise'"),
-    ({"on_divergence": "drop"}, {}, "on_divergence is 'drop'"),
-    ({}, {"delta": 0.5}, r"privacy\.delta is 0\.5"),
-    ({}, {"clip_norm": None}, "privacy.clip_norm are needed together"),
-    ({}, {"noise_multiplier": None}, "privacy.clip_norm are needed together"),
-]
-
-
-@pytest.mark.parametrize(("more", "options", "words"), REFUSED)
-def test_what_does_not_go_with_privacy_is_refused_in_a_sentence(more, options, words):
-    given = {**PLAIN, "local": {"batch_size": 16}, **more, "privacy": {**NOISE, **options}}
-    with pytest.raises(InputError, match=words) as refused:
-        resolve(given)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_missing_accountant_is_said_with_the_command_that_installs_it(monkeypatch):

@@ -9,12 +9,10 @@ import pytest
 import scipy.sparse
 import torch
 from on_ranks import SMALL, unlike_one_rank
-from test_algorithms import CASES, PLAIN, prepared
+from test_algorithms import CASES, prepared
 
 import mpifed
 from mpifed.components.registry import find_algorithm
-from mpifed.config.configuration import resolve
-from mpifed.errors import InputError
 from mpifed.exchange import accounting
 from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.exchange.observers import Mixed, epsilons, privacy_losses
@@ -147,27 +145,3 @@ def test_a_run_has_what_observers_learn(tmp_path):
 def test_it_is_the_same_on_these_ranks_as_on_one(tmp_path):
     given = {"exchange": RING, "privacy": LOOKS, "participation": 0.7}
     assert unlike_one_rank({**SMALL, **given}, tmp_path) == []
-
-
-REFUSED = [
-    ({}, {"where": "central"}, r"privacy\.where is 'central'.*allowed: local"),
-    ({"exchange": {**RING, "correction": "tracking"}}, {}, r"exchange\.correction is 'tracking'"),
-    ({"compression": "quantise"}, {}, "compression is 'quantise'"),
-    ({"algorithm": "scaffnew"}, {"observers": "messages"}, "algorithm is 'scaffnew'"),
-    ({"algorithm": {"name": "pfedme", "beta": 0.5}}, {"observers": "averages"}, "beta is 0.5"),
-    ({"rounds": 2501}, {"observers": "messages"}, "rounds is 2501"),
-    ({"exchange": "server"}, {"observers": "messages"}, "exchange is 'server'"),
-    ({"exchange": "server"}, {"pairwise_multiplier": 1.0}, "exchange is 'server'"),
-    (
-        {},
-        {"noise_multiplier": None, "clip_norm": None, "observers": "messages"},
-        "noise_multiplier",
-    ),
-]
-
-
-@pytest.mark.parametrize(("more", "options", "words"), REFUSED)
-def test_what_does_not_go_with_it_is_refused_in_a_sentence(more, options, words):
-    plain = {**PLAIN, "local": {"batch_size": 16}, "exchange": RING}
-    with pytest.raises(InputError, match=words):
-        resolve({**plain, **more, "privacy": {**NOISE, **options}})

@@ -9,6 +9,7 @@ import scipy.sparse
 import torch
 
 from mpifed.exchange import aggregation
+from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.routes import Route, transfer
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Federation
@@ -198,3 +199,15 @@ def test_both_are_the_same_on_these_ranks_as_on_one():
     assert torch.equal(channel.products(rows), one.products(whole))
     own = channel.gather(torch.from_numpy(hosted + 10))
     assert own.tolist() == one.gather(torch.from_numpy(everyone + 10)).tolist()
+
+
+def test_links_count_the_matrices_that_join_two_clients():
+    alone, named = Alone(), {"topology": None, "weights": None}
+    options = {**named, "schedule": {"name": "one_peer_exponential"}}
+    # Of 4 clients each sends to the next, then to the one opposite; both directions count.
+    links = Gossip.links(4, 0, options, Gossip.prepare(alone, 4, 0, options)).toarray()
+    assert links[0, 1] == links[0, 3] == 1 and links[0, 2] == 2
+    options = {"topology": "path", "weights": "metropolis_hastings", "schedule": "static"}
+    links = Gossip.links(4, 0, options, Gossip.prepare(alone, 4, 0, options)).toarray()
+    joined = np.abs(np.subtract.outer(range(4), range(4))) == 1
+    assert (links[~np.eye(4, dtype=bool)] == 2 * joined[~np.eye(4, dtype=bool)]).all()

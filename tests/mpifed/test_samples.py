@@ -10,7 +10,7 @@ import torch
 from commands import rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from on_ranks import SMALL, content, differences, folder_of, run
+from on_ranks import SMALL, content, differences, folder_of, run, run_on_all
 
 from mpifed.components.registry import find
 from mpifed.config.configuration import resolve
@@ -140,8 +140,8 @@ METHODS = {
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_is_the_same_with_samples_made_when_needed(method, tmp_path):
     overrides = {**SMALL, "data.n_test": 10, "rounds": 4, **METHODS[method]}
-    run("synthetic-fedem", overrides, tmp_path / "early", Alone())
-    run("synthetic-fedem", {**overrides, "storage.samples": 0.01}, tmp_path / "late", Alone())
+    run("synthetic-fedem", overrides, tmp_path / "early")
+    run("synthetic-fedem", {**overrides, "storage.samples": 0.01}, tmp_path / "late")
     assert differences(tmp_path / "early", tmp_path / "late") == []
 
 
@@ -161,8 +161,8 @@ def scored(folder: Path) -> dict[str, np.ndarray]:
 
 def test_sampled_scores_are_those_of_these_clients(tmp_path):
     whole = {key: value for key, value in SAMPLED.items() if key != "evaluation.sample"}
-    run("synthetic-fedem", whole, tmp_path / "whole", Alone())
-    run("synthetic-fedem", SAMPLED, tmp_path / "some", Alone())
+    run("synthetic-fedem", whole, tmp_path / "whole")
+    run("synthetic-fedem", SAMPLED, tmp_path / "some")
     some, every = scored(tmp_path / "some"), scored(tmp_path / "whole")
     ids = some["client_id"]
     # Of six in training two, and of three unseen one.
@@ -185,7 +185,7 @@ def test_an_evaluation_draws_its_clients_anew(tmp_path):
     drawn = set()
     for rounds in range(1, 6):
         changes = {**SAMPLED, "rounds": rounds, "clients": 30, "evaluation.sample": 0.1}
-        run("synthetic-fedem", changes, tmp_path / str(rounds), Alone())
+        run("synthetic-fedem", changes, tmp_path / str(rounds))
         drawn.add(tuple(scored(tmp_path / str(rounds))["client_id"]))
     assert len(drawn) > 1
 
@@ -193,9 +193,9 @@ def test_an_evaluation_draws_its_clients_anew(tmp_path):
 @pytest.mark.mpi
 def test_a_sample_is_the_same_on_any_number_of_ranks(tmp_path):
     communicator, folder = world(), folder_of(tmp_path)
-    run("synthetic-fedem", SAMPLED, folder / "many", communicator)
+    run_on_all("synthetic-fedem", SAMPLED, folder / "many")
     found = None
     if communicator.rank == 0:
-        run("synthetic-fedem", SAMPLED, folder / "one", Alone())
+        run("synthetic-fedem", SAMPLED, folder / "one")
         found = differences(folder / "many", folder / "one")
     assert communicator.broadcast_object(found) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,12 +12,14 @@ from typing import Annotated, Literal
 
 import numpy as np
 import pytest
+import yaml
 from annotated_types import Ge, Gt, Interval, Le, Lt, MultipleOf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpifed.components.registry import Section, checked_section, named, plain
-from mpifed.config.configuration import resolve, to_mapping
+from mpifed.config.configuration import Configuration, apply_overrides, resolve, to_mapping, to_yaml
+from mpifed.config.experiments import read_experiment
 from mpifed.errors import InputError
 from mpifed.federation.participation import Dropout
 from topologies.parameters import allowed_values
@@ -150,3 +154,32 @@ def test_no_value_of_a_file_fits_another_annotation(kind):
     for value in (3, "a", [1], {"a": "b"}):
         with pytest.raises(InputError, match=r"x is .*; it must be "):
             check_value(value, kind, "x")
+
+
+# Any words: complete, or refused in a sentence.
+
+SECTIONS = [field.name for field in dataclasses.fields(Configuration)]
+KEYS = [*SECTIONS, *(f"{section}.name" for section in SECTIONS), "x", "local.lr", "data.n_test"]
+WORDS = ["fedavg", "gossip", "ring", "fmmc", "mlp", "digits", "bernoulli", "ranks", "x.h5", ":", ""]
+LEAVES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(WORDS))
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2),
+        st.dictionaries(st.sampled_from(["name", "p", "hidden", 3]), inner, max_size=2),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=3))
+def test_any_value_is_refused_in_a_sentence_or_complete(overrides):
+    try:
+        mapping = apply_overrides(read_experiment("synthetic-fedem"), overrides)
+        configuration = resolve(mapping, ranks=3)
+    except InputError as error:
+        assert "\n" not in str(error)
+    else:
+        assert resolve(yaml.safe_load(to_yaml(configuration))) == configuration
+        assert resolve(json.loads(json.dumps(to_mapping(configuration)))) == configuration

@@ -11,7 +11,6 @@ from on_ranks import SMALL, folder_of, same_after_a_resume, unlike_one_rank
 from on_ranks import run as run_on
 
 import mpifed
-from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.mpi.communicator import Alone, world
@@ -176,22 +175,6 @@ def test_sites_of_a_file(tmp_path):
     assert server == 1
     there = links.travel(np.array([0, 0, 1]), np.array([1, 4, 5]), 1e6)
     assert there == pytest.approx([1.0, 1.5, 1.5])
-
-
-@pytest.mark.parametrize(
-    ("section", "options", "words"),
-    [
-        ("network", {"latency": -1}, "network.latency is -1; it must be a number, at least 0"),
-        ("network", {"server": 1}, "network.server is 1, a site of a file"),
-        ("network", {"link": "per_path"}, "network.bandwidth is empty"),
-        ("network", {"server": "all_reduce", "server_bandwidth": 1}, "no node is the server"),
-        ("compute", {"name": "lognormal", "seconds": 1}, "compute.client_sigma or"),
-        ("compute", {"name": "trace"}, "compute.path is empty"),
-    ],
-)
-def test_wrong_sections_are_refused(section, options, words):
-    with pytest.raises(InputError, match=words):
-        resolve({section: options})
 
 
 def test_a_figure_is_drawn_over_the_clock(tmp_path):

@@ -16,6 +16,7 @@ from mpifed.data.archives import opened
 from mpifed.errors import InputError
 from mpifed.io.atomic import replace_bytes, replacing
 from mpifed.io.memory import check_memory, enough_memory
+from topologies.memory_limits import left_of_groups
 
 TRILLION = "1000000000000"
 
@@ -48,6 +49,15 @@ def test_memory_that_cannot_be_had_names_what_asked_for_it():
             make(size)
     with pytest.raises(RuntimeError, match="of another kind"), enough_memory("the state"):
         raise RuntimeError("of another kind")
+
+
+def test_control_groups_limit_the_memory_that_there_is(tmp_path):
+    for folder, limit, used in (("a", "900", "500"), ("a/b", "max", "500"), ("", "2000", "600")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        for name, text in {"max": limit, "current": used, "stat": "inactive_file 70\n"}.items():
+            (tmp_path / folder / f"memory.{name}").write_text(text)
+    (tmp_path / "groups").write_text("1:cpu:/x\n0::/a/b\n")
+    assert left_of_groups(tmp_path / "groups", tmp_path) == [470, 1470]
 
 
 # Files that grow.

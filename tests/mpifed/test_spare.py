@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 
-import numpy as np
 import pytest
 from commands import (
     TINY,
@@ -20,33 +19,16 @@ from commands import (
     summary_of,
     wait_for,
 )
-from on_ranks import SMALL, folder_of, same_after_a_resume, unlike_one_rank
+from on_ranks import SMALL, folder_of, run_on_all, same_after_a_resume, unlike_one_rank
 
-from mpifed.api import Request, execute
-from mpifed.errors import AgreedInputError, InputError
-from mpifed.mpi.communicator import Alone, world
-from mpifed.training import build
-from mpifed.training.build import first_per_core
+from mpifed.errors import AgreedInputError
+from mpifed.testing import world
 
-CORES = frozenset({0, 1})
-
-
-@pytest.mark.parametrize(
-    ("nodes", "cores", "threads", "found"),
-    [
-        ([0] * 4, [CORES] * 4, 1, [0, 1]),
-        ([0] * 4, [CORES] * 4, 2, [0]),
-        ([0] * 4, [CORES] * 4, 9, [0]),  # never without a rank
-        ([0, 1, 0, 1], [frozenset({0})] * 4, 1, [0, 1]),
-        ([0, 0, 1, 1], [frozenset({k}) for k in range(4)], 1, [0, 1, 2, 3]),  # each bound to a core
-    ],
-)
-def test_a_node_has_as_many_hosting_ranks_as_cores(nodes, cores, threads, found):
-    assert first_per_core(np.array(nodes), cores, threads).tolist() == found
+CORES = {0, 1}
 
 
 def two_cores(monkeypatch) -> None:
-    monkeypatch.setattr(build, "cores_of_this_process", lambda: CORES)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: CORES)
 
 
 @pytest.mark.mpi
@@ -80,41 +62,27 @@ def test_a_run_goes_on_on_the_ranks_that_have_cores(tmp_path, monkeypatch):
 def test_every_rank_gets_the_result_and_the_summary_counts_all(tmp_path, monkeypatch):
     two_cores(monkeypatch)
     communicator, folder = world(), folder_of(tmp_path)
-    request = Request("synthetic-fedem", {**SMALL, "hosts": "cores"}, folder / "run", quiet=True)
-    result = execute(request, communicator, lambda: False)
+    result = run_on_all("synthetic-fedem", {**SMALL, "hosts": "cores"}, folder / "run")
     assert (result.status, result.directory) == ("finished", folder / "run")
     assert result.summary["ranks"] == communicator.size
-    left_out = max(0, communicator.size - len(CORES))
-    said = f"{left_out} of {communicator.size} ranks have no client and idle"
-    assert (said in (folder / "run" / "log.txt").read_text()) is (left_out > 0)
+    threads = run_on_all(
+        "synthetic-fedem", {**SMALL, "hosts": "cores", "threads": 2}, folder / "threads"
+    )
+    # As many ranks host clients as there are cores for their threads.
+    for name, hosting in (("run", len(CORES)), ("threads", 1)):
+        left_out = max(0, communicator.size - hosting)
+        said = f"{left_out} of {communicator.size} ranks have no client and idle"
+        assert (said in (folder / name / "log.txt").read_text()) is (left_out > 0)
+    assert threads.status == "finished"
 
 
 @pytest.mark.mpi
 def test_what_hosting_ranks_refuse_is_refused_on_all(tmp_path, monkeypatch):
     two_cores(monkeypatch)
     overrides = {**SMALL, "hosts": "cores", "data.n_test": -1}
-    request = Request("synthetic-fedem", overrides, folder_of(tmp_path) / "run", quiet=True)
     with pytest.raises(AgreedInputError, match=r"data\.n_test is -1"):
-        execute(request, world(), lambda: False)
+        run_on_all("synthetic-fedem", overrides, folder_of(tmp_path) / "run")
     assert not (folder_of(tmp_path) / "run").exists()
-
-
-@pytest.mark.mpi
-def test_a_spare_rank_that_is_asked_to_stop_stops_the_run(tmp_path, monkeypatch):
-    two_cores(monkeypatch)
-    communicator, folder = world(), folder_of(tmp_path)
-    overrides = {**SMALL, "hosts": "cores", "rounds": 100_000, "evaluation.every": 100_000}
-    request = Request("synthetic-fedem", overrides, folder / "run", quiet=True)
-    last = communicator.rank == communicator.size - 1
-    assert execute(request, communicator, lambda: last).status == "stopped"
-    # What is asked in one run does not stop the next.
-    again = Request("synthetic-fedem", {**SMALL, "hosts": "cores"}, folder / "again", quiet=True)
-    assert execute(again, communicator, lambda: False).status == "finished"
-
-
-def test_another_word_is_refused(tmp_path):
-    with pytest.raises(InputError, match="hosts is 'nodes'; did you mean 'cores'"):
-        execute(Request("synthetic-fedem", {"hosts": "nodes"}), Alone(), lambda: False)
 
 
 @pytest.mark.slow

@@ -7,41 +7,47 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import mpifed
 import mpifed.testing as harness
-from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.exchange import compression, server_optimizers
-from mpifed.exchange.aggregation import ByCoordinates, Median
-from mpifed.exchange.attacks import SignFlip
-from mpifed.exchange.collusion import Colluding
+from mpifed.message import ByCoordinates, Colluding
+from mpifed.method import find
+
+FedAvg, Identity, Sign = (
+    find("algorithm", "fedavg"),
+    find("compression", "identity"),
+    find("compression", "sign"),
+)
+Median, SignFlip = find("aggregator", "median"), find("attack", "sign_flip")
+Sgd = find("server_optimizer", "sgd")
 
 REGRESSION = [([[1.0]], [0.0]), ([[1.0]], [4.0])]
 HALF_SQUARED = {"name": "linear", "bias": False, "loss": "half_squared"}
 
 
-class Halved(compression.Identity):
+class Halved(Identity):
     """Half of every number, which claims to be unbiased."""
 
     def __call__(self, rows, draws, ids, purpose="compression"):
         return rows / 2
 
 
-class TooClose(compression.Sign):
+class TooClose(Sign):
     """Signs, which claim to lose next to nothing."""
 
     def contraction(self, size):
         return 0.999
 
 
-class InPlace(compression.Identity):
+class InPlace(Identity):
     """A compressor that writes into the rows."""
 
     def __call__(self, rows, draws, ids, purpose="compression"):
         return rows.mul_(1 + 1e-3)
 
 
-class Together(compression.Identity):
+class Together(Identity):
     """A compressor that scales by all clients' numbers."""
 
     def __call__(self, rows, draws, ids, purpose="compression"):
@@ -76,7 +82,7 @@ class Nearby(Colluding):
         return -seen.updates.sum(0)
 
 
-class Drifts(server_optimizers.Sgd):
+class Drifts(Sgd):
     """A server that moves by itself."""
 
     def step(self, mean, state):
@@ -169,3 +175,25 @@ def test_played_ranks_add_and_exchange_as_mpi_does():
         return total.item(), arrived[:, 0].tolist()
 
     assert harness.played(action, 3) == [(3, [10 * i + r for i in range(3)]) for r in range(3)]
+
+
+def test_a_data_set_is_that_of_a_run_on_any_ranks():
+    data = {"name": "synthetic", "n_test": 7, "dimension": 3}
+    dataset = harness.load_dataset(data, clients=4, seed=2)
+    of_run = harness.run_rounds("fedavg", data, clients=4, seed=2)
+    assert harness.run_rounds("fedavg", dataset, seed=2).digest == of_run.digest
+    expected = dataset.load(np.arange(4), torch.float64).train.x
+
+    def on_rank(communicator):
+        clients = np.arange(2) + 2 * communicator.rank
+        shared = harness.load_dataset(data, clients=4, seed=2, communicator=communicator)
+        return shared.load(clients, torch.float64).train.x
+
+    assert torch.equal(torch.cat(harness.played(on_rank, 2)), expected)
+
+
+def test_a_command_ends_with_its_exit_code(capsys):
+    assert harness.run_command(["report", "--help"]) == 0
+    assert "RUN_DIR" in capsys.readouterr().out
+    assert harness.run_command(["run", "synthetic-fedem", "clients=0"]) == 2
+    assert "clients" in capsys.readouterr().err

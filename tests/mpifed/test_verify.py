@@ -48,7 +48,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("verify") / "run"
-    run("synthetic-fedem", RUN, folder, Alone())
+    run("synthetic-fedem", RUN, folder)
     return folder
 
 
@@ -63,7 +63,7 @@ def found(folder: Path, rounds=None) -> list[str]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_honest_run_is_verified(case, tmp_path):
-    run("synthetic-fedem", {**RUN, **CASES[case]}, tmp_path / "run", Alone())
+    run("synthetic-fedem", {**RUN, **CASES[case]}, tmp_path / "run")
     assert found(tmp_path / "run") == []
     assert found(tmp_path / "run", 2) == []
 
@@ -79,8 +79,8 @@ def test_any_rounds_can_be_repeated(data, honest):
 
 
 def test_a_resumed_run_is_verified_as_a_whole(tmp_path):
-    run("synthetic-fedem", {**RUN, "rounds": 3}, tmp_path / "run", Alone())
-    run("synthetic-fedem", RUN, tmp_path / "run", Alone(), resume=True)
+    run("synthetic-fedem", {**RUN, "rounds": 3}, tmp_path / "run")
+    run("synthetic-fedem", RUN, tmp_path / "run", resume=True)
     assert found(tmp_path / "run") == []
 
 
@@ -271,7 +271,7 @@ def test_kernels_that_depend_on_addresses_are_not_verified(capfd, monkeypatch):
 def test_ranks_verify_what_one_rank_ran(tmp_path):
     communicator, folder = world(), folder_of(tmp_path)
     if communicator.rank == 0:
-        run("synthetic-fedem", RUN, folder / "run", Alone())
+        run("synthetic-fedem", RUN, folder / "run")
         shutil.copytree(folder / "run", folder / "changed")
         flip(folder / "changed", 6, "clients/mixture", sealed=True)
     communicator.barrier()
@@ -289,7 +289,7 @@ RUN_DUE = {**SMALL, "clients": 4, "data.n_test": 10, "checkpoint.keep": 10}
 
 
 def trained(folder: Path, **options) -> Path:
-    run("synthetic-fedem", {**RUN_DUE, **options}, folder, Alone(), resume=folder.exists())
+    run("synthetic-fedem", {**RUN_DUE, **options}, folder, resume=folder.exists())
     return folder
 
 

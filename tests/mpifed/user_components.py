@@ -18,7 +18,7 @@ from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.local import optima
 from mpifed.method import Requirement
-from mpifed.mpi.communicator import world
+from mpifed.testing import world
 
 NOT_CALLABLE = 3
 

@@ -19,7 +19,7 @@ import h5py
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import world
+from mpifed.testing import world
 
 
 class Lingers(FedAvg):

@@ -22,7 +22,7 @@ from mpifed.report.names import COLOURS, TITLES, in_words, looks_of_methods
 from mpifed.report.page import page
 from mpifed.report.runs import find_runs
 from topologies import FAMILIES, SCHEDULES
-from topologies.weights.rules import WEIGHTS
+from topologies.weights.table import WEIGHTS
 
 FEDAVG = {"name": "fedavg"}
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from local_slurm import (
     HELD,
     PAUSE,
@@ -25,10 +26,9 @@ from local_slurm import (
     until,
 )
 
-from mpifed.jobs.plan import FILES, read_site
-
 pytestmark = pytest.mark.slurm
 
+TEMPLATES = Path(__file__).parents[2] / "jobs"
 LAUNCHERS = ("mpirun", "srun")
 
 
@@ -78,9 +78,10 @@ def test_the_template_submitted_by_hand_goes_on_after_a_signal(
 ) -> None:
     output, programs = tmp_path / "run", f"{Path(sys.executable).parent}:{slurm.variables['PATH']}"
     more = {"PATH": programs, "RUN_DIR": str(output), "PAUSE": str(PAUSE)}
-    user = LocalSlurm(slurm.variables | read_site("local-test")["environment"] | more)
+    site = yaml.safe_load((TEMPLATES / "sites" / "local-test.yaml").read_text())
+    user = LocalSlurm(slurm.variables | site["environment"] | more)
     options = ["--parsable", "--ntasks=2", f"--output={tmp_path}/out", "--partition=main"]
-    job = user.call("sbatch", *options, FILES / "slurm.sbatch", *WORDS, "rounds=40").strip()
+    job = user.call("sbatch", *options, TEMPLATES / "slurm.sbatch", *WORDS, "rounds=40").strip()
     reached(output, 10)
     slurm.call("scancel", "--signal=USR1", "--batch", job)
     assert slurm.wait(job, "COMPLETED")["Restarts"] == "1"

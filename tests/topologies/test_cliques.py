@@ -7,8 +7,18 @@ import numpy as np
 import pytest
 
 from topologies import build_schedule
-from topologies.graphs.families import joined_cliques
-from topologies.schedules.cliques import greedy_swap
+
+
+@pytest.fixture
+def swapped(tmp_path):
+    """The clique of each node after so many swaps, for shares of labels."""
+
+    def build(labels, size, swaps, draw, **options):
+        np.savetxt(tmp_path / "labels.csv", labels, delimiter=",")
+        options |= {"labels": str(tmp_path / "labels.csv"), "size": size, "swaps": swaps}
+        return build_schedule("d_cliques", len(labels), draw=draw, **options)
+
+    return build
 
 
 def skew(labels, cliques):
@@ -17,24 +27,25 @@ def skew(labels, cliques):
     return sum(np.abs(labels[cliques == c].mean(0) - mean).sum() for c in set(cliques.tolist()))
 
 
-def test_greedy_swaps_leave_no_skew_where_labels_can_be_dealt_evenly():
+def test_greedy_swaps_leave_no_skew_where_labels_can_be_dealt_evenly(swapped):
     labels = np.eye(10)[np.arange(60) % 10]
-    found = greedy_swap(labels, 10, 2000, seed=0)
+    found = swapped(labels, 10, 2000, 0).cliques
     assert np.bincount(found).tolist() == [10] * 6
-    assert skew(labels, found) < 0.25 * skew(labels, greedy_swap(labels, 10, 0, seed=0))
+    assert skew(labels, found) < 0.25 * skew(labels, swapped(labels, 10, 0, 0).cliques)
 
 
-def test_swaps_never_raise_the_skew():
+def test_swaps_never_raise_the_skew(swapped):
     labels = np.random.default_rng(3).dirichlet(np.full(6, 0.1), size=23)
-    found = [skew(labels, greedy_swap(labels, 5, swaps, seed=4)) for swaps in range(0, 60, 3)]
+    found = [skew(labels, swapped(labels, 5, swaps, 4).cliques) for swaps in range(0, 60, 3)]
     assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(found))
     assert found[-1] < found[0]
 
 
 @pytest.mark.parametrize(("between", "edges"), [("ring", 4), ("complete", 6)])
-def test_cliques_are_complete_and_connected_by_few_edges(between, edges):
-    cliques = np.arange(20) % 4
-    graph = joined_cliques([np.flatnonzero(cliques == c).tolist() for c in range(4)], between)
+def test_cliques_are_complete_and_connected_by_few_edges(between, edges, swapped):
+    schedule = swapped(np.eye(2)[np.arange(20) % 2], 5, 10, 0, between=between)
+    cliques = schedule.cliques
+    graph = nx.Graph(schedule.matrix(1).edges.tolist())
     across = [(i, j) for i, j in graph.edges if cliques[i] != cliques[j]]
     assert len(across) == edges and graph.number_of_edges() == 4 * 10 + edges
     assert nx.is_connected(graph)

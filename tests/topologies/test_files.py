@@ -3,12 +3,23 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
+import yaml
 
-from topologies import TopologyError, build_graph, mixing_matrix
-from topologies.__main__ import write_matrix
-from topologies.graphs.build import edge_array
-from topologies.graphs.files import graph_section, read_matrix
-from topologies.schedules.circulants import one_peer_exponential
+import mpifed
+from mpifed.errors import InputError
+from mpifed.testing import run_command
+from topologies import (
+    MixingMatrix,
+    TopologyError,
+    build_graph,
+    build_schedule,
+    edge_array,
+    mixing_matrix,
+)
+
+
+def export(graph, path, *words):
+    return run_command(["topologies", "export", graph, *words, "--output", path])
 
 
 @pytest.mark.parametrize(
@@ -18,7 +29,7 @@ from topologies.schedules.circulants import one_peer_exponential
 def test_a_matrix_comes_back_from_every_format(tmp_path, suffix, family):
     matrix = mixing_matrix(build_graph("erdos_renyi", 12, 1, p=0.5))
     file = tmp_path / f"w{suffix}"
-    write_matrix(matrix, file)
+    assert export("erdos_renyi:n=12,p=0.5", file, "--seed", "1") == 0
     again = mixing_matrix(build_graph(family, 12, path=str(file)), "given")
     if suffix == ".csv":
         assert again.to_dense() == pytest.approx(matrix.to_dense(), abs=1e-15)
@@ -26,16 +37,14 @@ def test_a_matrix_comes_back_from_every_format(tmp_path, suffix, family):
         assert again == matrix
 
 
-def test_directed_matrices_have_two_formats(tmp_path):
-    matrix = one_peer_exponential(5).matrix(2)
+def test_directed_matrices_are_no_graphs(tmp_path):
+    matrix = build_schedule("one_peer_exponential", 5).matrix(2)
+    matrix.save(tmp_path / "w.npz")
+    assert MixingMatrix.load(tmp_path / "w.npz") == matrix
+    np.savetxt(tmp_path / "w.csv", matrix.to_dense(), delimiter=",")
     for name in ("w.npz", "w.csv"):
-        write_matrix(matrix, tmp_path / name)
-        assert read_matrix(tmp_path / name) == matrix
-    for name in ("w.edges", "w.graphml"):
-        with pytest.raises(TopologyError, match=r"use \.npz or \.csv"):
-            write_matrix(matrix, tmp_path / name)
-    with pytest.raises(TopologyError, match="directed"):
-        build_graph("matrix", path=str(tmp_path / "w.npz"))
+        with pytest.raises(TopologyError, match="directed"):
+            build_graph("matrix", path=str(tmp_path / name))
 
 
 def test_bad_matrices_are_refused_with_the_report(tmp_path):
@@ -81,22 +90,20 @@ def test_the_weight_of_a_self_loop_is_the_self_weight(tmp_path):
     assert mixing_matrix(graph, "uniform").to_dense().tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
 
-@pytest.mark.parametrize("suffix", ["graphml", "python", "edges"])
+@pytest.mark.parametrize("suffix", ["graphml", "edges"])
 def test_self_loops_without_lines(suffix, tmp_path):
-    """In GraphML, in a graph of Python, and in edges written out."""
+    """In GraphML, and in edges written out, as a graph of Python is stored."""
 
     def weights_of(loop):
         graph = nx.Graph([(0, 1, {"weight": 0.6}), (0, 0, {"weight": loop})])
-        section = graph_section(graph)
+        section = {"name": "edges", "nodes": 2, "edges": f"0-1:0.6 0-0:{loop}"}
         if suffix == "graphml":
             nx.write_graphml(graph, tmp_path / "w.graphml")
             section = {"name": "graphml", "path": str(tmp_path / "w.graphml")}
-        elif suffix == "edges":
-            section["edges"] = f"0-1:0.6 0-0:{loop}"
         return mixing_matrix(build_graph(section.pop("name"), **section), "given")
 
     assert weights_of(0.4).weights.tolist() == [0.6]
-    with pytest.raises(TopologyError, match=r"self-weight 0\.9 of node 0, its weights sum to 1\.5"):
+    with pytest.raises(TopologyError, match=r"node 0, its weights sum to 1\.5"):
         weights_of(0.9)
 
 
@@ -112,8 +119,8 @@ def test_doubled_edges_must_agree(tmp_path):
     nx.write_graphml(twice, path)
     with pytest.raises(TopologyError, match=r"two values of weight .* 0\.5 and 0\.4"):
         build_graph("graphml", path=str(path))
-    with pytest.raises(TopologyError, match=r"two values of weight"):
-        graph_section(twice)
+    with pytest.raises(InputError, match=r"two values of weight"):
+        mpifed.run("synthetic-fedem", topology=twice, clients=2, output=tmp_path / "run")
     with pytest.raises(TopologyError, match=r"two values of weight"):
         build_graph("edges", nodes=2, edges="0-1:0.5 1-0:0.4")
 
@@ -136,7 +143,7 @@ def test_weights_that_are_words_are_refused(tmp_path):
 def test_a_byte_order_mark_is_no_part_of_a_file(suffix, tmp_path):
     path = tmp_path / f"w{suffix}"
     family = {".csv": "matrix", ".edges": "edge_list", ".graphml": "graphml"}[suffix]
-    write_matrix(mixing_matrix(nx.path_graph(4), "metropolis_hastings"), path)
+    assert export("path:n=4", path, "--weights", "metropolis_hastings") == 0
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().removeprefix(b"4\n"))
     assert edge_array(build_graph(family, path=str(path))).tolist() == [[0, 1], [1, 2], [2, 3]]
 
@@ -148,4 +155,8 @@ def test_text_labels_are_in_natural_order(tmp_path):
     order = ["01", "1", "n02", "n2", "n2b", "n10", "n10a", "x"]
     steps = [sorted(map(order.index, step)) for step in itertools.pairwise(names)]
     assert edge_array(build_graph("edge_list", path=str(path))).tolist() == sorted(steps)
-    assert graph_section(nx.Graph([("n1", "n10"), ("n10", "n2")]))["edges"] == "0-2 1-2"
+    graph = nx.Graph([("n1", "n10"), ("n10", "n2")])
+    options = {"clients": 3, "rounds": 1, "data.n_test": 5, "output": tmp_path / "run"}
+    result = mpifed.run("synthetic-fedem", topology=graph, **options)
+    stored = yaml.safe_load((result.directory / "config.yaml").read_text())
+    assert stored["exchange"]["topology"]["edges"] == "0-2 1-2"

@@ -4,25 +4,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies import build_graph, build_schedule, consensus_rate, edge_array
-from topologies.schedules.matchings import (
-    activation_probabilities,
-    best_alpha,
-    edge_colours,
-    mean_square,
+from topologies import (
+    build_graph,
+    build_schedule,
+    consensus_rate,
+    edge_array,
+    prepare_schedule,
 )
+
+
+def matchings(graph, budget):
+    """The edges, their colours, and the probability of each colour and the weight of MATCHA."""
+    arrays = prepare_schedule("matcha", graph=graph, budget=budget)
+    return tuple(arrays[name] for name in ("edges", "colours", "probabilities", "alpha"))
 
 
 @settings(deadline=None)
 @given(st.integers(1, 30), st.floats(0, 1), st.integers(0, 10**6))
 def test_edge_colours_are_proper_and_few(n, p, seed):
     graph = nx.binomial_graph(n, p, seed=seed)
-    colours, edges = edge_colours(graph), edge_array(graph)
-    assert len(colours) == len(edges)
+    rounds = [matrix.edges for matrix in build_schedule("matchings", graph=graph).matrices]
     largest = max(degree for _, degree in graph.degree)
-    assert len(set(colours.tolist())) <= largest + 1
-    for c in set(colours.tolist()):
-        ends = edges[colours == c].ravel().tolist()
+    assert len(rounds) <= largest + 1
+    assert sorted(map(tuple, np.concatenate(rounds).tolist())) == sorted(graph.edges)
+    for edges in rounds:
+        ends = edges.ravel().tolist()
         assert len(set(ends)) == len(ends)
 
 
@@ -45,8 +51,7 @@ def connectivity(n, edges, colours, p):
 @pytest.mark.parametrize("budget", [0.1, 0.5, 0.9])
 def test_activation_probabilities_keep_the_budget_and_beat_other_choices(budget):
     graph = build_graph("barbell", 10)
-    edges, colours = edge_array(graph), edge_colours(graph)
-    p = activation_probabilities(10, edges, colours, budget)
+    edges, colours, p, _ = matchings(graph, budget)
     assert p.min() >= 0
     assert p.max() <= 1
     assert p.sum() <= budget * len(p) + 1e-9
@@ -61,17 +66,24 @@ def test_activation_probabilities_keep_the_budget_and_beat_other_choices(budget)
 
 def test_the_whole_budget_uses_every_matching():
     graph = build_graph("ring", 5)
-    assert (activation_probabilities(5, edge_array(graph), edge_colours(graph), 1.0) == 1).all()
+    edges, _, p, _ = matchings(graph, 1.0)
+    assert (p == 1).all() and np.array_equal(edges, edge_array(graph))
 
 
 def test_alpha_minimises_the_expected_contraction():
     graph = build_graph("erdos_renyi", 12, 1, p=0.4)
-    edges, colours = edge_array(graph), edge_colours(graph)
-    p = activation_probabilities(12, edges, colours, 0.5)
-    alpha = best_alpha(12, edges, colours, p)
+    edges, colours, p, alpha = matchings(graph, 0.5)
+
+    # Of all outcomes of independent matchings with W = I - a L, the mean of W^2.
+    laplacians = np.zeros((len(p), 12, 12))
+    for (i, j), c in zip(edges.tolist(), colours, strict=True):
+        laplacians[c, [i, j, i, j], [i, j, j, i]] += [1, 1, -1, -1]
 
     def contraction(a):
-        return np.linalg.eigvalsh(mean_square(12, edges, colours, p, a) - 1 / 12)[-1]
+        mean = np.tensordot(p, laplacians, 1)
+        spread = sum(q * (1 - q) * one @ one for q, one in zip(p, laplacians, strict=True))
+        square = np.eye(12) - 2 * a * mean + a**2 * (mean @ mean + spread)
+        return np.linalg.eigvalsh(square - 1 / 12)[-1]
 
     assert contraction(alpha) < min(contraction(0.9 * alpha), contraction(1.1 * alpha))
     assert contraction(alpha) < 1
@@ -97,9 +109,7 @@ def test_a_graph_without_edges():
 
 def test_draws_have_the_expected_mean():
     graph = build_graph("erdos_renyi", 12, 1, p=0.4)
-    edges, colours = edge_array(graph), edge_colours(graph)
-    p = activation_probabilities(12, edges, colours, 0.5)
-    alpha = best_alpha(12, edges, colours, p)
+    edges, colours, p, alpha = matchings(graph, 0.5)
     expected = np.zeros((12, 12))
     for (i, j), probability in zip(edges.tolist(), p[colours], strict=True):
         expected[[i, j], [j, i]] = alpha * probability

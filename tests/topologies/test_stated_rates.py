@@ -11,10 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topologies.analysis.cases import build_case, parse_case
-from topologies.analysis.consensus import SAMPLES, ConsensusRate, consensus_rate
-from topologies.schedules.circulants import powers, prime_factors
-from topologies.schedules.sequences import Schedule
+from topologies import (
+    SCHEDULES,
+    ConsensusRate,
+    Schedule,
+    Static,
+    build_graph,
+    build_schedule,
+    consensus_rate,
+    mixing_matrix,
+    parse_graph,
+    parse_schedule,
+)
+
+SAMPLES = 200
 
 # Probability with which a bound on a drawn matrix may fail.
 FAILURE = 0.01
@@ -46,11 +56,21 @@ def _named(name: str, options: str = "") -> Callable[[int], str]:
 
 
 def _is_power(base: int) -> Callable[[int], bool]:
-    return lambda n: base ** len(powers(n, base)) == n
+    return lambda n: base ** round(math.log(n, base)) == n
 
 
 def _is_square(n: int) -> bool:
     return math.isqrt(n) ** 2 == n and n >= 9
+
+
+def prime_factors(n: int) -> list[int]:
+    factors, divisor = [], 2
+    while n > 1:
+        while n % divisor == 0:
+            factors.append(divisor)
+            n //= divisor
+        divisor += 1
+    return factors
 
 
 def _torus(n: int) -> float:
@@ -170,8 +190,8 @@ def rates(n: int, seed: int = 0) -> list[dict[str, Any]]:
     for statement in STATEMENTS:
         if not statement.holds(n):
             continue
-        case = build_case(parse_case(statement.spec(n), statement.weights, "static", None), seed)
-        rate = _measured(case.schedule) if statement.exchangeable else consensus_rate(case.schedule)
+        label, schedule = _case(statement.spec(n), statement.weights, n, seed)
+        rate = _measured(schedule) if statement.exchangeable else consensus_rate(schedule)
         measured, stated = math.sqrt(max(0.0, 1 - rate.p)), statement.factor(n)
         most = statement.period(n) if statement.period is not None else None
         within = measured**2 <= stated**2 + ROUNDING + 3 * rate.standard_error
@@ -179,7 +199,7 @@ def rates(n: int, seed: int = 0) -> list[dict[str, Any]]:
         holds = (near or statement.kind != "equal") and within
         records.append(
             {
-                "label": case.spec.label,
+                "label": label,
                 "paper": statement.paper,
                 "stated": statement.formula,
                 "factor": stated,
@@ -192,6 +212,16 @@ def rates(n: int, seed: int = 0) -> list[dict[str, Any]]:
             }
         )
     return records
+
+
+def _case(spec: str, weights: str, n: int, seed: int) -> tuple[str, Schedule]:
+    """Return a schedule, or a graph with weights, and its label in the table."""
+    if spec.partition(":")[0] in SCHEDULES:
+        name, options = parse_schedule(spec.replace(f":n={n},", ":").removesuffix(f":n={n}"))
+        return spec, build_schedule(name, n, seed=seed, **options)
+    family, arguments = parse_graph(spec)
+    graph = build_graph(family, **{"seed": seed, **arguments})
+    return f"{spec} · {weights}", Static(mixing_matrix(graph, weights))
 
 
 def _measured(schedule: Schedule) -> ConsensusRate:

@@ -7,12 +7,12 @@ import sys
 import pytest
 
 import topologies
+from mpifed.testing import run_command
 from topologies import MixingMatrix
-from topologies.__main__ import main
 
 
 def run(capsys, *arguments):
-    code = main(list(arguments))
+    code = run_command(["topologies", *arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 

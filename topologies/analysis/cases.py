@@ -16,7 +16,7 @@ from topologies.names import find, from_text, parse_spec, values_of
 from topologies.node_counts import node_count
 from topologies.schedules.sequences import Schedule
 from topologies.schedules.table import SCHEDULES, build_schedule, parse_schedule, read_schedule
-from topologies.weights.rules import WEIGHTS, check_weights
+from topologies.weights.table import WEIGHTS, check_weights
 
 
 @dataclass(frozen=True)

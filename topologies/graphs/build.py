@@ -15,13 +15,41 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from topologies.errors import TopologyError
-from topologies.graphs.families import FAMILIES, Family, check_count
+from topologies.graphs import families, files
+from topologies.graphs.families import Family, check_count
+from topologies.links import overlays
 from topologies.names import find, from_text, parse_spec, values_of
 from topologies.node_counts import node_count
 from topologies.parameters import options_of
 from topologies.schema import check_options
 
 MAX_TRIES = 100
+
+FAMILIES: dict[str, Family] = {
+    "erdos_renyi": Family(families.erdos_renyi),
+    "ring": Family(families.ring),
+    "path": Family(families.path),
+    "complete": Family(families.complete),
+    "star": Family(families.star),
+    "torus": Family(families.torus, families.count_torus),
+    "hypercube": Family(families.hypercube, families.count_hypercube),
+    "random_regular": Family(families.random_regular, families.count_random_regular),
+    "small_world": Family(families.small_world, families.count_small_world),
+    "barbell": Family(families.barbell, families.count_barbell),
+    "exponential": Family(families.exponential),
+    "tree": Family(families.tree),
+    "geometric": Family(families.geometric),
+    "cliques": Family(families.cliques),
+    "karate": Family(families.karate, lambda n, options: 34),
+    "davis": Family(families.davis, lambda n, options: 32),
+    "florentine": Family(families.florentine, lambda n, options: 15),
+    "mst": Family(overlays.mst_graph),
+    "delta_mbst": Family(overlays.delta_mbst_graph),
+    "edges": Family(files.edges, lambda n, options: int(options["nodes"])),
+    "edge_list": Family(files.edge_list),
+    "graphml": Family(files.graphml),
+    "matrix": Family(files.matrix),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

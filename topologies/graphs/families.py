@@ -15,8 +15,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from topologies.errors import TopologyError
-from topologies.graphs.files import edge_list, edges, graphml, matrix, plain
-from topologies.links.overlays import delta_mbst_graph, mst_graph
+from topologies.graphs.files import plain
 from topologies.memory_limits import check_memory
 from topologies.names import Entry
 from topologies.node_counts import check_nodes, node_count
@@ -282,7 +281,8 @@ def joined_cliques(groups: list[list[int]], between: Between) -> nx.Graph:
     return graph
 
 
-def _count_random_regular(n: int, options: Mapping[str, Any]) -> int:
+def count_random_regular(n: int, options: Mapping[str, Any]) -> int:
+    """Return n, for which there is such a graph."""
     degree = options["degree"]
     if degree >= n or degree * n % 2:
         raise TopologyError(
@@ -292,7 +292,8 @@ def _count_random_regular(n: int, options: Mapping[str, Any]) -> int:
     return n
 
 
-def _count_small_world(n: int, options: Mapping[str, Any]) -> int:
+def count_small_world(n: int, options: Mapping[str, Any]) -> int:
+    """Return n, for which there is such a graph."""
     neighbours = options["neighbours"]
     if neighbours >= n or neighbours % 2:
         raise TopologyError(
@@ -301,7 +302,8 @@ def _count_small_world(n: int, options: Mapping[str, Any]) -> int:
     return n
 
 
-def _count_barbell(n: int, options: Mapping[str, Any]) -> int:
+def count_barbell(n: int, options: Mapping[str, Any]) -> int:
+    """Return n, for which there is such a graph."""
     bridge = n % 2 if options["bridge"] is None else options["bridge"]
     if n - bridge < 4 or (n - bridge) % 2:
         raise TopologyError(
@@ -311,28 +313,11 @@ def _count_barbell(n: int, options: Mapping[str, Any]) -> int:
     return n
 
 
-FAMILIES: dict[str, Family] = {
-    "erdos_renyi": Family(erdos_renyi),
-    "ring": Family(ring),
-    "path": Family(path),
-    "complete": Family(complete),
-    "star": Family(star),
-    "torus": Family(torus, lambda n, o: math.prod(torus_shape(n, o["rows"], o["cols"]))),
-    "hypercube": Family(hypercube, lambda n, o: 1 << _dimension(n, o["dimension"])),
-    "random_regular": Family(random_regular, _count_random_regular),
-    "small_world": Family(small_world, _count_small_world),
-    "barbell": Family(barbell, _count_barbell),
-    "exponential": Family(exponential),
-    "tree": Family(tree),
-    "geometric": Family(geometric),
-    "cliques": Family(cliques),
-    "karate": Family(karate, lambda n, options: 34),
-    "davis": Family(davis, lambda n, options: 32),
-    "florentine": Family(florentine, lambda n, options: 15),
-    "mst": Family(mst_graph),
-    "delta_mbst": Family(delta_mbst_graph),
-    "edges": Family(edges, lambda n, options: int(options["nodes"])),
-    "edge_list": Family(edge_list),
-    "graphml": Family(graphml),
-    "matrix": Family(matrix),
-}
+def count_torus(n: int | None, options: Mapping[str, Any]) -> int:
+    """Return the nodes of a torus."""
+    return math.prod(torus_shape(n, options["rows"], options["cols"]))
+
+
+def count_hypercube(n: int | None, options: Mapping[str, Any]) -> int:
+    """Return the nodes of a hypercube."""
+    return 1 << _dimension(n, options["dimension"])

@@ -21,7 +21,8 @@ from topologies.graphs.files import plain, read_matrix, words_of
 from topologies.matrix import COLUMNS, IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
 from topologies.node_counts import check_nodes
 from topologies.schedules.sequences import Arrays, Drawn, Periodic, Schedule, Static, check_round
-from topologies.weights.rules import metropolis_hastings, mixing_matrix
+from topologies.weights.rules import metropolis_hastings
+from topologies.weights.table import mixing_matrix
 
 Rule = tuple[str, Mapping[str, Any]]
 

@@ -38,10 +38,9 @@ from mpifed.method import (
     Requirement,
     ServerChannel,
     initial_models,
-    row_norms,
     total,
 )
-from mpifed.model import Model
+from mpifed.model import Model, row_norms
 
 Linkage = Literal["complete", "single"]
 Norm = Literal["euclidean", "maximum"]

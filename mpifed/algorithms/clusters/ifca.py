@@ -32,9 +32,8 @@ from mpifed.method import (
     Requirement,
     ServerChannel,
     initial_models,
-    train_risks,
 )
-from mpifed.model import Model
+from mpifed.model import Model, train_risks
 
 
 class ByCluster(Algorithm[ServerChannel]):

@@ -8,26 +8,22 @@ section 7.2 (``mpifed.algorithms.fedmm.fedmm_ot``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import torch
 from annotated_types import Ge
 
 from mpifed import state
 from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
+from mpifed.message import Adam, Decay, Moments, Rate, averaged_buffers
 from mpifed.method import (
-    Adam,
     Channel,
     Clients,
-    Decay,
     Draws,
     Exchange,
     LocalSolver,
-    Moments,
     Only,
-    Rate,
     Requirement,
-    averaged_buffers,
     to_server,
 )
 from mpifed.model import DenseICNN, Model
@@ -93,7 +89,7 @@ class FedAdam(FedAvg):
         cycle: Literal["fwd", "both"] = "fwd",
         pretraining: Annotated[int, Ge(0)] = 5000,
     ) -> None:
-        super().__init__(model, local)
+        super().__init__(cast(Model, model), local)
         self.adam = Adam(
             lr=server_lr, beta1=beta1, beta2=beta2, tau=tau, bias_correction=bias_correction
         )

@@ -23,6 +23,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
 from mpifed.method import (
+    Adjustment,
     Channel,
     Clients,
     Draws,
@@ -31,10 +32,8 @@ from mpifed.method import (
     Predictor,
     Requirement,
     StepScale,
-    Within,
-    share_weights,
 )
-from mpifed.model import Between, Derived, Model, last_layer
+from mpifed.model import Between, Derived, Model, last_layer, share_weights
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,42 @@ class FedALAState(FedAvgState):
     own: Tensor = state.client()
     weights: Tensor = state.client()
     rounds: Tensor = state.client()
+
+
+@dataclass(frozen=True)
+class Within(Adjustment):
+    """Shortens a step of SGD without momentum, so that the first numbers end between bounds.
+
+    Attributes
+    ----------
+    low, high : float
+        The bounds; after the step, numbers are within them up to rounding.
+    count : int
+        How many numbers of a row are bounded.
+    lr : float
+        The learning rate of all steps.
+
+    Examples
+    --------
+    >>> import torch
+    >>> gradient = torch.full((1, 1, 2), 4.0)
+    >>> half = torch.full((1, 1, 2), 0.5)
+    >>> Within(0, 1, 1, lr=0.5).add_to(gradient, half, slice(0, 1), slice(0, 1))
+    >>> half - 0.5 * gradient
+    tensor([[[ 0.0000, -1.5000]]])
+    """
+
+    low: float
+    high: float
+    count: int
+    lr: float
+
+    def reordered(self, order: Tensor) -> Within:
+        return self
+
+    def add_to(self, gradient: Tensor, parameters: Tensor, clients: slice, models: slice) -> None:
+        w, slope = parameters[..., : self.count], gradient[..., : self.count]
+        slope.copy_((w - (w - self.lr * slope).clamp(self.low, self.high)) / self.lr)
 
 
 class FedALA(FedAvg):

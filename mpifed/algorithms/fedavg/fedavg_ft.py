@@ -13,15 +13,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.method import (
-    Clients,
-    Draws,
-    Exchange,
-    LocalSolver,
-    Predictor,
-    tuned,
-    tuner_of,
-)
+from mpifed.method import Clients, Draws, Exchange, LocalSolver, Predictor, tuned, tuner_of
 from mpifed.model import Model
 
 

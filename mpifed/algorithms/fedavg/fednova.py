@@ -21,15 +21,7 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
-from mpifed.method import (
-    Channel,
-    Clients,
-    Draws,
-    LocalSolver,
-    Requirement,
-    over_rates,
-    to_server,
-)
+from mpifed.method import Channel, Clients, Draws, LocalSolver, Requirement, over_rates, to_server
 from mpifed.model import Model
 
 

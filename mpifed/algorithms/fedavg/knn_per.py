@@ -21,8 +21,8 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
-from mpifed.method import Clients, Draws, Exchange, LocalSolver, Predictor, StepScale, best_weight
-from mpifed.model import Model, representation
+from mpifed.method import Clients, Draws, Exchange, LocalSolver, Predictor, StepScale
+from mpifed.model import Model, best_weight, representation
 
 Kernel = Literal["paper", "published"]
 # Distances that are held at once.

@@ -27,18 +27,8 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
 from mpifed.errors import InputError
-from mpifed.method import (
-    Channel,
-    Clients,
-    Coupling,
-    Draws,
-    Exchange,
-    LocalSolver,
-    Minibatch,
-    Objectives,
-    Regulariser,
-)
-from mpifed.model import Model
+from mpifed.method import Channel, Clients, Coupling, Draws, Exchange, LocalSolver, Minibatch
+from mpifed.model import Model, Objectives, Regulariser
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import InputError
-from mpifed.method import Clients, Draws, mean_by_client, train_losses
-from mpifed.model import Model
+from mpifed.method import Clients, Draws
+from mpifed.model import Model, mean_by_client, train_losses
 
 # Largest change of a client's mixture weights at which E-steps on fixed components end.
 CONVERGED = 1e-6
@@ -77,13 +77,13 @@ def log_likelihoods(model: Model, components: Tensor, mixture: Tensor, clients: 
     joint = log_joint(train_losses(model, components, train, clients.rows), mixture, clients)
     best = joint.amax(0)
     shares = reduce(torch.add, torch.exp(joint - best).unbind(0))
-    means = mean_by_client((best + torch.log(shares))[None], train, clients.rows)[:, 0]
+    means = mean_by_client((best + torch.log(shares))[None], train.offsets, clients.rows)[:, 0]
     return means * torch.from_numpy(train.counts[clients.rows])
 
 
 def mixture_weights(q: Tensor, clients: Clients, floor: float = 0.0) -> Tensor:
     """M-step for the mixture, eq. 9: pi_m = mean_i q(z_i = m)."""
-    mean = mean_by_client(q, clients.shards.train, clients.rows)
+    mean = mean_by_client(q, clients.shards.train.offsets, clients.rows)
     if floor:
         mean = mean.clamp(min=floor)
         mean /= mean.sum(1, keepdim=True)

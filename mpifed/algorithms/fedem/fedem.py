@@ -34,6 +34,7 @@ from mpifed.algorithms.fedem.expectation import (
     mixture_weights,
     posterior,
 )
+from mpifed.dataset import stream
 from mpifed.errors import InputError
 from mpifed.method import (
     Adjustment,
@@ -48,15 +49,12 @@ from mpifed.method import (
     Requirement,
     StepScale,
     agreed,
-    design,
     heartbeat,
     initial_models,
     largest,
-    raise_if_stop_requested,
-    stream,
     total,
 )
-from mpifed.model import CROSS_ENTROPY, HALF_SQUARED, SQUARED, Linear, Loss, Model, sigmoid
+from mpifed.model import CROSS_ENTROPY, HALF_SQUARED, SQUARED, Linear, Loss, Model, design, sigmoid
 
 # Norm of the gradient at which Newton's method stops.
 TOLERANCE = 1e-10
@@ -389,7 +387,7 @@ class FedEM(Algorithm[Channel]):
                 clients, exchange, Draws(seed, 0), state.components.dtype
             )
             for k in range(1, self.restart_rounds + 1):
-                agreed(clients, raise_if_stop_requested)
+                agreed(clients, heartbeat.raise_if_stop_requested)
                 part = states.select(trial_state, rows, is_rows)
                 moved = self.round(part, training, exchange.at(k, active), Draws(seed, k))
                 trial_state = states.merge(trial_state, moved, rows, is_rows)

@@ -38,6 +38,7 @@ from mpifed.algorithms.fedem.expectation import (
     mixture_weights,
     posterior_of_losses,
 )
+from mpifed.dataset import Shards, Split, check_memory, stream
 from mpifed.method import (
     Algorithm,
     Clients,
@@ -48,16 +49,10 @@ from mpifed.method import (
     Predictor,
     Requirement,
     ServerChannel,
-    Shards,
-    Split,
-    check_memory,
     initial_models,
-    samples_of,
-    stream,
     to_server,
-    train_losses,
 )
-from mpifed.model import Model
+from mpifed.model import Model, samples_of, train_losses
 
 # Samples of a client that are worked on at once.
 TOGETHER = 4096

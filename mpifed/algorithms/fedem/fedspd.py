@@ -44,11 +44,10 @@ from mpifed.method import (
     Predictor,
     Requirement,
     initial_models,
-    train_losses,
     tuned,
     tuner_of,
 )
-from mpifed.model import Model
+from mpifed.model import Model, train_losses
 
 
 @dataclass(frozen=True)

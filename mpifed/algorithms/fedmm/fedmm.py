@@ -30,34 +30,33 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from mpifed import state
+from mpifed.dataset import Description, Split
 from mpifed.errors import Diverged, InputError, RunError
+from mpifed.message import ComponentOf, message_variance
 from mpifed.method import (
     Algorithm,
     Channel,
     Clients,
-    ComponentOf,
-    Compressors,
-    Description,
     Draws,
     Exchange,
-    Federation,
     LocalSolver,
     Not,
     Predictor,
     Requirement,
     ServerChannel,
-    Split,
-    batches,
-    checked_section,
-    chosen,
     computed_once,
-    find,
-    message_variance,
     to_server,
     total,
 )
-from mpifed.model import NoModel
-from mpifed.surrogate import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
+from mpifed.model import NoModel, batches, chosen
+from mpifed.surrogate import (
+    LinAlgError,
+    MadeWithTarget,
+    Surrogate,
+    as_surrogate,
+    checked_section,
+    find,
+)
 
 # Exceptions of factorisations, those of torch and those of surrogates.
 FAILURES = (LinAlgError, RunError)
@@ -262,7 +261,7 @@ class FedMM(Algorithm[Channel]):
     )
     aggregates = "sums"
     local_options = ()
-    compressors: ClassVar[Compressors] = "unbiased"
+    compressors: ClassVar[Literal["unbiased", "none"]] = "unbiased"
     tasks = ("unlabelled", "classification", "regression")
     columns: tuple[str, ...] = ("objective", "surrogate_update", "parameter_update")
 
@@ -312,26 +311,38 @@ class FedMM(Algorithm[Channel]):
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FedMMState:
-        train = clients.shards.train
+        surrogate = self.surrogate
         stored_facts: StoredFacts | state.Nothing = state.Nothing()
-        if self.surrogate.fact_blocks:
-
-            def samples_of(i: int) -> Tensor:
-                return inputs_of(train.of_client(clients.rows[i]), self.with_target)
-
-            facts = find_facts(self.surrogate, clients, self.weights(clients), samples_of)
-            self.surrogate = as_surrogate(self.surrogate.knowing(facts))
-            stored_facts = StoredFacts(facts) if self.surrogate.waits else stored_facts
+        if surrogate.fact_blocks:
+            facts = self.facts(clients)
+            surrogate = as_surrogate(surrogate.knowing(facts))
+            stored_facts = StoredFacts(facts) if surrogate.waits else stored_facts
         if self.by_samples and exchange.shared_is_rows:
-            self.check_steps(clients.federation)
-        theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
-        begun = exchange.spread(self.first(theta))
+            self.check_steps(clients)
+        theta = torch.from_numpy(surrogate.init(draws.stream("surrogate")))
+        begun = exchange.spread(self.first(surrogate, theta))
         size = self.message_size()
         zeros = torch.zeros(len(clients), size, dtype=torch.float64)
         return FedMMState(begun, begun.clone(), zeros, zeros.new_zeros(size), stored_facts)
 
-    def check_steps(self, federation: Federation) -> None:
+    def facts(self, clients: Clients) -> Tensor:
+        """Return what the surrogate asks of all data; collective."""
+        train = clients.shards.train
+
+        def samples_of(i: int) -> Tensor:
+            return inputs_of(train.of_client(clients.rows[i]), self.with_target)
+
+        return find_facts(self.surrogate, clients, self.weights(clients), samples_of)
+
+    def surrogate_of(self, state: FedMMState) -> Surrogate:
+        """Return the surrogate with the facts that the state has kept."""
+        if not isinstance(state.known, StoredFacts):
+            return self.surrogate
+        return as_surrogate(self.surrogate.knowing(state.known.facts))
+
+    def check_steps(self, clients: Clients) -> None:
         """Refuse steps gamma n mu_i above 1 of a client under gossip, with mu_i = m_i / m."""
+        federation = clients.federation
         largest = int(federation.n_train[federation.training].max()) * len(federation.training)
         longest = self.gamma(1) * largest / federation.n_train_total
         if longest > 1:
@@ -341,45 +352,39 @@ class FedMM(Algorithm[Channel]):
                 f"smaller {self.step_option} or client_weights uniform"
             )
 
-    def first(self, theta: Tensor) -> Tensor:
+    def first(self, surrogate: Surrogate, theta: Tensor) -> Tensor:
         """Return what is iterated, from theta_0: an S with T(S) = theta_0."""
-        return self.surrogate.surrogate_of(theta)
+        return surrogate.surrogate_of(theta)
 
     def message_size(self) -> int:
         """Return the numbers q in a message."""
         return self.surrogate.size
-
-    def recall(self, state: FedMMState) -> None:
-        """Give the surrogate the facts that the state has kept, as after a resume."""
-        if isinstance(state.known, StoredFacts):
-            self.surrogate = as_surrogate(self.surrogate.knowing(state.known.facts))
 
     # -- rounds
 
     def round(
         self, state: FedMMState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedMMState:
-        self.recall(state)
-        gamma = self.gamma(draws.round)
+        surrogate, gamma = self.surrogate_of(state), self.gamma(draws.round)
         start = channel.broadcast(state.surrogate)
-        theta = self.shared_parameters(state.surrogate, start, channel.shared_is_rows)
-        oracle = self.oracle(start, theta, clients, draws)
+        theta = self.shared_parameters(surrogate, state.surrogate, start, channel.shared_is_rows)
+        oracle = self.oracle(surrogate, start, theta, clients, draws)
         weights = self.weights(clients)
         if not isinstance(channel, ServerChannel):
             scale = channel.rates(clients, "normalised" if self.by_samples else "none")
             size = gamma if scale is None else gamma * torch.from_numpy(scale)[:, None]
-            moved = self.project(start + size * (oracle - start))
+            moved = self.project(surrogate, start + size * (oracle - start))
             mixed = channel.average(moved, weights, before=state.surrogate)
-            return replace(state, surrogate=self.project(mixed), previous=start)
+            return replace(state, surrogate=self.project(surrogate, mixed), previous=start)
         p = clients.federation.inclusion
         arrived = channel.send(oracle.sub_(start).sub_(state.variates))  # Quant(Delta_i)
         summed = channel.sum(arrived, weights / p)
         direction = state.variate + summed  # H, with the V before this round
-        (surrogate,) = channel.at_server(
-            lambda: [self.project(state.surrogate + gamma * direction)]
+        (moved,) = channel.at_server(
+            lambda: [self.project(surrogate, state.surrogate + gamma * direction)]
         )
         return FedMMState(
-            surrogate,
+            moved,
             state.surrogate,
             arrived.mul_(self.rate / p).add_(state.variates) if self.rate else state.variates,
             state.variate + self.rate * summed,
@@ -396,23 +401,27 @@ class FedMM(Algorithm[Channel]):
         """Return gamma_t of round t, counted from 1."""
         return gamma_of(self.step_rule, self.step, round)
 
-    def shared_parameters(self, s: Tensor, start: Tensor, by_row: bool) -> Tensor:
+    def shared_parameters(
+        self, surrogate: Surrogate, s: Tensor, start: Tensor, by_row: bool
+    ) -> Tensor:
         """Return T(S), (n_parameters,), or a row for each client's S in ``start``."""
         if not by_row:
             # Also on ranks without a client, so that a failure is the same on all ranks.
-            return self.parameters(s)
-        return rows_or_nan(self.surrogate.minimiser, start, self.surrogate.n_parameters)
+            return self.parameters(surrogate, s)
+        return rows_or_nan(surrogate.minimiser, start, surrogate.n_parameters)
 
-    def oracle(self, start: Tensor, theta: Tensor, clients: Clients, draws: Draws) -> Tensor:
+    def oracle(
+        self, surrogate: Surrogate, start: Tensor, theta: Tensor, clients: Clients, draws: Draws
+    ) -> Tensor:
         """Return S_i, each client's mean statistics under theta: (clients, q)."""
         if not len(clients):
             return start.clone()
-        return self.statistics(theta, self.samples(clients, draws))
+        return self.statistics(surrogate, theta, self.samples(clients, draws))
 
-    def statistics(self, theta: Tensor, split: Split) -> Tensor:
+    def statistics(self, surrogate: Surrogate, theta: Tensor, split: Split) -> Tensor:
         """Return mean statistics of the clients of ``split``, (clients, q); NaN where they fail."""
         z = inputs_of(split, self.with_target)
-        return statistics_or_nan(self.surrogate, z, theta, split.offsets)
+        return statistics_or_nan(surrogate, z, theta, split.offsets)
 
     def samples(self, clients: Clients, draws: Draws) -> Split:
         """Return what each client sees this round."""
@@ -423,13 +432,13 @@ class FedMM(Algorithm[Channel]):
             return shards_of(clients)
         return chosen(clients.shards.train, batches(clients, draws, "samples", self.batch))
 
-    def project(self, s: Tensor) -> Tensor:
+    def project(self, surrogate: Surrogate, s: Tensor) -> Tensor:
         """Return ``onto`` of s; s itself where it has no rows or is not finite."""
-        return self.onto(s) if len(s) and bool(torch.isfinite(s).all()) else s
+        return self.onto(surrogate, s) if len(s) and bool(torch.isfinite(s).all()) else s
 
-    def onto(self, s: Tensor) -> Tensor:
+    def onto(self, surrogate: Surrogate, s: Tensor) -> Tensor:
         """Return the nearest point of the surrogates' domain."""
-        return self.surrogate.project(s)
+        return surrogate.project(s)
 
     def weights(self, clients: Clients) -> Tensor:
         """Return mu_i, float64 (clients,)."""
@@ -441,7 +450,7 @@ class FedMM(Algorithm[Channel]):
 
     def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
         """What Theorem 1 requires of the control variates' rate, and the facts about the data."""
-        facts = self.fact_lines(state)
+        facts = self.fact_lines(state, clients)
         if exchange.shared_is_rows:
             return ["fedmm by gossip is a variant of mpifed's own, not of the paper", *facts]
         omega = message_variance(exchange.compressor, clients.federation, self.message_size())
@@ -454,10 +463,12 @@ class FedMM(Algorithm[Channel]):
             lines.append(f"warning: algorithm.control_variate_rate is {self.rate:g}, above that")
         return [*lines, *facts]
 
-    def fact_lines(self, state: FedMMState) -> list[str]:
+    def fact_lines(self, state: FedMMState, clients: Clients) -> list[str]:
         """Return lines for the log on the facts about the data, and on what is not used."""
-        self.recall(state)
-        return [*self.unused, *self.surrogate.remarks()]
+        surrogate = self.surrogate_of(state)
+        if surrogate.fact_blocks and not surrogate.waits:
+            surrogate = surrogate.knowing(self.facts(clients))
+        return [*self.unused, *surrogate.remarks()]
 
     # -- what is measured
 
@@ -465,23 +476,23 @@ class FedMM(Algorithm[Channel]):
         """Return that there is nothing to predict with."""
         return Predictor(None)
 
-    def parameters(self, s: Tensor) -> Tensor:
+    def parameters(self, surrogate: Surrogate, s: Tensor) -> Tensor:
         """Return theta of what is iterated, (n_parameters,)."""
         with at_the_server("T(S)"):
-            return self.surrogate.minimiser(s)
+            return surrogate.minimiser(s)
 
     def learnt(self, state: FedMMState, exchange: Exchange) -> dict[str, Tensor]:
         """theta, under gossip that of sum mu_i S_i, in the parts that the surrogate names."""
-        self.recall(state)
-        return self.surrogate.parts(self.parameters(self.mean(state.surrogate, exchange)))
+        surrogate = self.surrogate_of(state)
+        return surrogate.parts(self.parameters(surrogate, self.mean(state.surrogate, exchange)))
 
     def measure(
         self, state: FedMMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
         """The objective on all training data, and the normalised updates of the last round."""
-        self.recall(state)
+        surrogate = self.surrogate_of(state)
         now, before = (self.mean(s, exchange) for s in (state.surrogate, state.previous))
-        at = self.surrogate, self.parameters(now), clients
+        at = surrogate, self.parameters(surrogate, now), clients
         value = training_objective(*at, self.weights(clients), self.with_target)
         if not abs(value) < LARGEST_OBJECTIVE:
             raise Diverged(f"the objective is {value:g}: the training diverged", [])
@@ -490,13 +501,15 @@ class FedMM(Algorithm[Channel]):
             measures["test_objective"] = test_objective(*at, self.by_samples, self.with_target)
         if draws.round:
             squared = self.gamma(draws.round) ** 2
-            steps = self.updates(now, before, clients)
+            steps = self.updates(surrogate, now, before, clients)
             measures |= {name: value / squared for name, value in steps.items()}
         return measures
 
-    def updates(self, now: Tensor, before: Tensor, clients: Clients) -> dict[str, float]:
+    def updates(
+        self, surrogate: Surrogate, now: Tensor, before: Tensor, clients: Clients
+    ) -> dict[str, float]:
         """Return squared norms of the last move in the surrogates' and the parameters' space."""
-        theta, theta_before = self.parameters(now), self.parameters(before)
+        theta, theta_before = (self.parameters(surrogate, s) for s in (now, before))
         return {
             "surrogate_update": float((now - before).square().sum()),
             "parameter_update": float((theta - theta_before).square().sum()),
@@ -513,7 +526,7 @@ class FedMMTheta(FedMM):
     parameters. The paper uses it to show why surrogates should be mixed.
     """
 
-    def first(self, theta: Tensor) -> Tensor:
+    def first(self, surrogate: Surrogate, theta: Tensor) -> Tensor:
         """theta_0 itself is iterated."""
         return theta
 
@@ -521,31 +534,38 @@ class FedMMTheta(FedMM):
         """Messages are parameters."""
         return self.surrogate.n_parameters
 
-    def shared_parameters(self, s: Tensor, start: Tensor, by_row: bool) -> Tensor:
+    def shared_parameters(
+        self, surrogate: Surrogate, s: Tensor, start: Tensor, by_row: bool
+    ) -> Tensor:
         """Return theta as iterated, (n_parameters,), or its rows in ``start`` under gossip."""
         return start if by_row else s
 
-    def oracle(self, start: Tensor, theta: Tensor, clients: Clients, draws: Draws) -> Tensor:
+    def oracle(
+        self, surrogate: Surrogate, start: Tensor, theta: Tensor, clients: Clients, draws: Draws
+    ) -> Tensor:
         """Return theta_i = T(mean statistics under theta), (clients, n_parameters)."""
         if not len(clients):
             return start.clone()
-        means = self.statistics(theta, self.samples(clients, draws))
-        return rows_or_nan(self.surrogate.minimiser, means, self.message_size())
+        means = self.statistics(surrogate, theta, self.samples(clients, draws))
+        return rows_or_nan(surrogate.minimiser, means, self.message_size())
 
-    def onto(self, s: Tensor) -> Tensor:
+    def onto(self, surrogate: Surrogate, s: Tensor) -> Tensor:
         """Return the nearest point of Theta, where the surrogate has one."""
-        return self.surrogate.project_parameters(s)
+        return surrogate.project_parameters(s)
 
-    def parameters(self, s: Tensor) -> Tensor:
+    def parameters(self, surrogate: Surrogate, s: Tensor) -> Tensor:
         """theta of what is iterated, which is theta."""
         return s
 
-    def updates(self, now: Tensor, before: Tensor, clients: Clients) -> dict[str, float]:
+    def updates(
+        self, surrogate: Surrogate, now: Tensor, before: Tensor, clients: Clients
+    ) -> dict[str, float]:
         """As in ``FedMM``, with statistics of all data for the surrogates' space; collective."""
-        moves = torch.zeros(len(clients), self.surrogate.size, dtype=torch.float64)
+        moves = torch.zeros(len(clients), surrogate.size, dtype=torch.float64)
         if len(clients):
             split = shards_of(clients)
-            moves = self.statistics(now, split) - self.statistics(before, split)
+            moves = self.statistics(surrogate, now, split)
+            moves -= self.statistics(surrogate, before, split)
         return {
             "surrogate_update": float(total(clients, moves, self.weights(clients)).square().sum()),
             "parameter_update": float((now - before).square().sum()),
@@ -572,16 +592,18 @@ class SaSsmm(FedMM):
     def round(
         self, state: FedMMState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedMMState:
-        self.recall(state)
+        surrogate = self.surrogate_of(state)
         start = state.surrogate.expand(len(clients), -1)
-        oracle = self.oracle(start, self.parameters(state.surrogate), clients, draws)
+        theta = self.parameters(surrogate, state.surrogate)
+        oracle = self.oracle(surrogate, start, theta, clients, draws)
         # The sum has one term; it brings the direction to ranks without a client.
         server = to_server(channel)
         direction = server.sum(oracle - start, torch.ones(len(clients), dtype=torch.float64))
-        (surrogate,) = server.at_server(
-            lambda: [self.project(state.surrogate + self.gamma(draws.round) * direction)]
+        gamma = self.gamma(draws.round)
+        (moved,) = server.at_server(
+            lambda: [self.project(surrogate, state.surrogate + gamma * direction)]
         )
-        return replace(state, surrogate=surrogate, previous=state.surrogate)
+        return replace(state, surrogate=moved, previous=state.surrogate)
 
     def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
         """The facts about the data, and which options have no effect."""
@@ -591,4 +613,4 @@ class SaSsmm(FedMM):
                 f"algorithm.control_variate_rate={self.rate:g} changes nothing: sa_ssmm has one "
                 "client, which does not differ from itself"
             )
-        return [*unread, *self.fact_lines(state)]
+        return [*unread, *self.fact_lines(state, clients)]

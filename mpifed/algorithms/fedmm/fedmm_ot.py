@@ -35,28 +35,23 @@ from mpifed.algorithms.fedmm.transport import (
     source_gradient,
     target_gradient,
 )
+from mpifed.message import Adam, Decay, Moments, Rate
 from mpifed.method import (
-    Adam,
     Algorithm,
-    Benchmark,
     Clients,
-    Decay,
     Draws,
     Exchange,
     LocalSolver,
-    Moments,
     Only,
     OptimizerState,
     Predictor,
-    Rate,
     Requirement,
     ServerChannel,
-    batches,
-    check_targets,
     computed_once,
     where_recorded,
 )
-from mpifed.model import DenseICNN
+from mpifed.model import DenseICNN, batches
+from mpifed.surrogate import Benchmark, check_targets
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.method import Benchmark, adam_step
+from mpifed.message import adam_step
 from mpifed.model import DenseICNN, PotentialValues
 from mpifed.state import server
+from mpifed.surrogate import Benchmark
 
 # Points are drawn from N(0, 3^2 I).
 SPREAD = 3.0

@@ -21,43 +21,41 @@ from torch import Tensor
 import mpifed.algorithms.flix.theorems as theory
 from mpifed import state as states
 from mpifed.algorithms.flix.objective import FlixObjective, Method, as_linear, minimum
-from mpifed.errors import InputError
+from mpifed.errors import InputError, excerpt
+from mpifed.message import SparseRows, gathered, message_variance, proven_contraction
 from mpifed.method import (
-    FIRST_SMOOTHNESS,
-    MOST_SMOOTHNESS,
-    SMALL_LOSS,
     Algorithm,
     AnyChannel,
     Clients,
     Draws,
     Exchange,
     LocalSolver,
-    Objectives,
     Predictor,
-    Regulariser,
     Requirement,
     ServerChannel,
-    Solver,
-    SparseRows,
-    Start,
     agreed,
-    excerpt,
-    gathered,
     largest,
-    local_optima,
-    local_starts,
-    message_variance,
     plain,
-    proven_contraction,
-    smoothness,
     starting_point,
     stored_configuration,
     stored_state,
     to_server,
     total,
+)
+from mpifed.model import (
+    FIRST_SMOOTHNESS,
+    MOST_SMOOTHNESS,
+    SMALL_LOSS,
+    Model,
+    Objectives,
+    Regulariser,
+    Solver,
+    Start,
+    local_optima,
+    local_starts,
+    smoothness,
     usual_tolerance,
 )
-from mpifed.model import Model
 
 # Parts of a configuration, and options of the algorithm, that change a client's optimum.
 OPTIMUM = (

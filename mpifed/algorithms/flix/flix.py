@@ -55,6 +55,7 @@ import mpifed.algorithms.flix.theorems as theory
 from mpifed import state as states
 from mpifed.algorithms.flix.descent import Descent, FlixState, send_gradients, stepped
 from mpifed.algorithms.flix.objective import weighted_mean, weighted_variance
+from mpifed.message import add_scaled, message_variance
 from mpifed.method import (
     Channel,
     Clients,
@@ -64,8 +65,6 @@ from mpifed.method import (
     Not,
     Requirement,
     ServerChannel,
-    add_scaled,
-    message_variance,
 )
 from mpifed.model import Model
 

@@ -19,21 +19,19 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from mpifed.method import (
-    Clients,
-    Draws,
+from mpifed.message import flat_positions, gathered
+from mpifed.method import Clients, Draws, total
+from mpifed.model import (
+    Linear,
+    Model,
     Objective,
     Objectives,
     Regulariser,
     SparseObjective,
     batches,
-    flat_positions,
-    gathered,
     hessian,
     sampled_gradients,
-    total,
 )
-from mpifed.model import Linear, Model
 
 # Parameters up to which Newton's method is preferred: its matrices are summed over clients.
 NEWTON_UP_TO = 600

@@ -21,22 +21,20 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
+from mpifed.message import SparseRows
 from mpifed.method import (
     Algorithm,
     Clients,
     Draws,
     Exchange,
     LocalSolver,
-    Objectives,
     Predictor,
-    Regulariser,
     Requirement,
     ServerChannel,
-    SparseRows,
     initial_models,
-    simplex,
 )
-from mpifed.model import Model
+from mpifed.model import Model, Objectives, Regulariser
+from mpifed.surrogate import simplex
 
 
 @dataclass(frozen=True)

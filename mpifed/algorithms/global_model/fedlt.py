@@ -30,14 +30,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.global_model.one_model import GlobalModel
-from mpifed.method import (
-    Clients,
-    Draws,
-    LocalSolver,
-    OptimizerState,
-    Proximal,
-    ServerChannel,
-)
+from mpifed.method import Clients, Draws, LocalSolver, OptimizerState, Proximal, ServerChannel
 from mpifed.model import Model
 
 

@@ -24,6 +24,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
+from mpifed.dataset import Split, check_memory
 from mpifed.method import (
     Algorithm,
     Channel,
@@ -31,16 +32,11 @@ from mpifed.method import (
     Draws,
     Exchange,
     LocalSolver,
-    Objective,
-    Objectives,
     Predictor,
-    Regulariser,
     Requirement,
-    Split,
-    check_memory,
     starting_point,
 )
-from mpifed.model import Linear, Model
+from mpifed.model import Linear, Model, Objective, Objectives, Regulariser
 
 
 def support(split: Split, fraction: float) -> Split:

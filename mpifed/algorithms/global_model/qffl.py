@@ -26,17 +26,9 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.global_model.one_model import GlobalModel
-from mpifed.method import (
-    Clients,
-    Draws,
-    LocalSolver,
-    OptimizerState,
-    ServerChannel,
-    averaged_buffers,
-    row_norms,
-    train_risks,
-)
-from mpifed.model import Model
+from mpifed.message import averaged_buffers
+from mpifed.method import Clients, Draws, LocalSolver, OptimizerState, ServerChannel
+from mpifed.model import Model, row_norms, train_risks
 
 # Smaller risks count as this, so that their powers are finite.
 LEAST_RISK = 1e-10

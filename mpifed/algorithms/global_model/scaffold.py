@@ -23,20 +23,18 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.global_model.one_model import GlobalModel
 from mpifed.errors import InputError
+from mpifed.message import averaged_buffers
 from mpifed.method import (
     Clients,
     Draws,
     LocalSolver,
-    Objectives,
     OptimizerState,
-    Regulariser,
     Requirement,
     ServerChannel,
     Shift,
-    averaged_buffers,
     over_rates,
 )
-from mpifed.model import Model
+from mpifed.model import Model, Objectives, Regulariser
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,8 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.global_model.one_model import GlobalModel
-from mpifed.method import (
-    Clients,
-    Draws,
-    LocalSolver,
-    Moment,
-    Nesterov,
-    OptimizerState,
-    Requirement,
-    ServerChannel,
-)
+from mpifed.message import Moment, Nesterov
+from mpifed.method import Clients, Draws, LocalSolver, OptimizerState, Requirement, ServerChannel
 from mpifed.model import Model
 
 

@@ -38,9 +38,8 @@ from mpifed.method import (
     Predictor,
     Requirement,
     initial_models,
-    row_products,
 )
-from mpifed.model import Model
+from mpifed.model import Model, row_products
 
 Variant = Literal["paper", "published"]
 

@@ -34,11 +34,9 @@ from mpifed.method import (
     OptimizerState,
     Predictor,
     ServerChannel,
-    held_out_risks,
     initial_models,
-    row_norms,
 )
-from mpifed.model import Model
+from mpifed.model import Model, held_out_risks, row_norms
 
 
 @dataclass(frozen=True)

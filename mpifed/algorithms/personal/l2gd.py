@@ -37,6 +37,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.personal.shared_model import combined, copies
+from mpifed.dataset import bits_at, check_memory
 from mpifed.errors import InputError
 from mpifed.method import (
     Algorithm,
@@ -45,19 +46,13 @@ from mpifed.method import (
     Draws,
     Exchange,
     LocalSolver,
-    Objectives,
     OptimizerState,
     Predictor,
     Proximal,
-    Regulariser,
     Requirement,
-    StackedObjective,
-    bits_at,
-    check_memory,
     initial_models,
-    minibatches,
 )
-from mpifed.model import Model
+from mpifed.model import Model, Objectives, Regulariser, StackedObjective, minibatches
 
 
 def runs(draws: Draws, p: float) -> tuple[int, int]:

@@ -16,7 +16,7 @@ Clients improve alpha_t by stochastic dual coordinate ascent (SDCA; Shalev-Shwar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -26,6 +26,8 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
+from mpifed.dataset import check_memory, shuffles
+from mpifed.message import SparseRows
 from mpifed.method import (
     Algorithm,
     Clients,
@@ -35,16 +37,11 @@ from mpifed.method import (
     Predictor,
     Requirement,
     ServerChannel,
-    SparseRows,
-    check_memory,
-    columns_of,
     computed_once,
     heartbeat,
-    rows_of,
-    shuffles,
     total,
 )
-from mpifed.model import Linear
+from mpifed.model import Linear, columns_of, rows_of
 
 # Smaller eigenvalues of W'W count as this, so that Sigma has an inverse.
 LEAST_EIGENVALUE = 1e-7
@@ -71,33 +68,51 @@ def penalties(models: Tensor, b: Tensor, sigma: Tensor, strength: float) -> tupl
     return float(of_models), float(of_duals)
 
 
-@dataclass(frozen=True)
-class DualLoss:
+class DualLoss(ABC):
     """A loss of outputs z, with what SDCA needs of its conjugate l*; all elementwise."""
 
-    value: Callable[[Tensor, Tensor], Tensor]
-    gain: Callable[[Tensor, Tensor], Tensor]
-    best: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    @abstractmethod
+    def value(self, z: Tensor, y: Tensor) -> Tensor:
+        """Return l(z)."""
+
+    @abstractmethod
+    def gain(self, a: Tensor, y: Tensor) -> Tensor:
+        """Return -l*(-a)."""
+
+    @abstractmethod
+    def best(self, a: Tensor, z: Tensor, y: Tensor, curvature: Tensor) -> Tensor:
+        """Return the dual variable that is best for one sample."""
 
 
-# max(0, 1 - y z) with y = -1 or 1; y a lies in [0, 1].
-HINGE = DualLoss(
-    value=lambda z, y: (1 - y * z).clamp(min=0),
-    gain=lambda a, y: a * y,
-    best=lambda a, z, y, curvature: y * ((1 - y * z) / curvature + y * a).clamp(0, 1),
-)
+class Hinge(DualLoss):
+    """max(0, 1 - y z) with y = -1 or 1; y a lies in [0, 1]."""
 
-# (z - y)^2 / 2.
-HALF_SQUARED = DualLoss(
-    value=lambda z, y: (z - y).square() / 2,
-    gain=lambda a, y: a * y - a.square() / 2,
-    best=lambda a, z, y, curvature: a + (y - z - a) / (1 + curvature),
-)
+    def value(self, z: Tensor, y: Tensor) -> Tensor:
+        return (1 - y * z).clamp(min=0)
+
+    def gain(self, a: Tensor, y: Tensor) -> Tensor:
+        return a * y
+
+    def best(self, a: Tensor, z: Tensor, y: Tensor, curvature: Tensor) -> Tensor:
+        return y * ((1 - y * z) / curvature + y * a).clamp(0, 1)
+
+
+class HalfSquared(DualLoss):
+    """(z - y)^2 / 2."""
+
+    def value(self, z: Tensor, y: Tensor) -> Tensor:
+        return (z - y).square() / 2
+
+    def gain(self, a: Tensor, y: Tensor) -> Tensor:
+        return a * y - a.square() / 2
+
+    def best(self, a: Tensor, z: Tensor, y: Tensor, curvature: Tensor) -> Tensor:
+        return a + (y - z - a) / (1 + curvature)
 
 
 def dual_loss_of(model: Linear) -> DualLoss:
     """Return the loss that SDCA minimises for a model: hinge, or half the square of regressions."""
-    return HALF_SQUARED if model.loss.measure is None else HINGE
+    return HalfSquared() if model.loss.measure is None else Hinge()
 
 
 def targets_of(model: Linear, y: Tensor) -> Tensor:

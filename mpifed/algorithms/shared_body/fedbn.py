@@ -16,11 +16,7 @@ from annotated_types import Ge
 
 from mpifed.algorithms.shared_body.fedper import Parts, unseen_fitter
 from mpifed.errors import InputError
-from mpifed.method import (
-    Channel,
-    LocalSolver,
-    StepScale,
-)
+from mpifed.method import Channel, LocalSolver, StepScale
 from mpifed.model import Model, normalisation_layers
 
 

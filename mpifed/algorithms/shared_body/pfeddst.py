@@ -30,17 +30,9 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.shared_body.fedper import Parts, unseen_fitter
 from mpifed.algorithms.shared_body.fedrep import FedRepState, head_solver
-from mpifed.method import (
-    Clients,
-    Draws,
-    Exchange,
-    GossipChannel,
-    LocalSolver,
-    Nearby,
-    Requirement,
-    held_out_risks,
-)
-from mpifed.model import Model
+from mpifed.message import Nearby
+from mpifed.method import Clients, Draws, Exchange, GossipChannel, LocalSolver, Requirement
+from mpifed.model import Model, held_out_risks
 from mpifed.state import on_host
 
 

@@ -58,6 +58,12 @@ BEYOND = 1.2
 # Least number of bytes that a column takes: an input or a tag of one sample, and its weight.
 COLUMN_BYTES = 24
 
+Name = Literal["natural", "divided"]
+Sources = Annotated[int, Ge(1)]
+Train = Annotated[int, Ge(1)] | None
+Validation = Annotated[int, Ge(0)] | None
+Test = Annotated[int, Ge(0)]
+
 
 class Sine(GeneratedDataset):
     """Sine regression: clients of two families, y = a sin(x + b) (Gasanov et al. 2022).
@@ -111,13 +117,6 @@ def families(seed: int, amplitude_max: float) -> np.ndarray:
     rng = stream(seed, "sine/families")
     amplitudes = rng.uniform(SMALLEST_AMPLITUDE, amplitude_max, FAMILIES)
     return np.column_stack([amplitudes, rng.uniform(0, 2 * math.pi, FAMILIES)])
-
-
-Name = Literal["natural", "divided"]
-Sources = Annotated[int, Ge(1)]
-Train = Annotated[int, Ge(1)] | None
-Validation = Annotated[int, Ge(0)] | None
-Test = Annotated[int, Ge(0)]
 
 
 @dataclass(frozen=True)
@@ -504,7 +503,7 @@ class TagsFile(PooledDataset, OfSources):
             *("tags_file", tags.astype(np.uint8), n_tags, (x.shape[1] + intercept,), "float64"),
             task="multi_label",
         )
-        return Source(pool, lambda: dense_rows(x, intercept), shards=parts)
+        return Source(pool, lambda: dense_rows(x, intercept), shard_rows=parts)
 
 
 def usable_rows(tagged: Tagged, layout: Layout) -> dict[int, np.ndarray]:

@@ -30,6 +30,8 @@ Layout = Literal["auto", "files", "roles", "leaf", "parquet"]
 BYTES = 256
 CHARACTERS = VOCABULARIES["printable"]
 
+Encode = Callable[[str], np.ndarray]
+
 
 class Text(PooledDataset):
     """Texts of clients as tokens (task ``sequence``): the label of a position is the next token.
@@ -114,9 +116,6 @@ class Written:
     owner: str
     text: str
     is_test: bool = False
-
-
-Encode = Callable[[str], np.ndarray]
 
 
 def encoder(name: str, vocabulary: int, texts: Iterable[str]) -> tuple[Encode, int]:

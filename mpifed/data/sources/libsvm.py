@@ -100,8 +100,8 @@ class LibSvm(PooledDataset):
             indices = partitions.partition(partition, keys, n_clients, rng, options)
             width = rows.shape[1] + intercept
             pool = Pool(f"libsvm-{archives.bare_name(file)}", targets, 2, (width,), "float64")
-            shards = partitions.in_file_order(indices, self.seed, test_fraction)
-            return Source(pool, lambda: dense_rows(rows, intercept), shards=shards)
+            shard_rows = partitions.in_file_order(indices, self.seed, test_fraction)
+            return Source(pool, lambda: dense_rows(rows, intercept), shard_rows=shard_rows)
 
         super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
 

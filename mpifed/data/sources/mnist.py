@@ -43,6 +43,10 @@ CHARACTERS: dict[str, str] = {
 }
 
 
+# A directory or an archive, and the name of a file in it.
+File = tuple[Path, str]
+
+
 class Digits(PooledDataset):
     """scikit-learn's 1797 handwritten digits, 8 x 8 pixels in [0, 1], 10 labels."""
 
@@ -142,10 +146,6 @@ def read(
             yield from _rows(file, 3)
 
     return shapes.pop(), np.concatenate(labels), is_test, images
-
-
-# A directory or an archive, and the name of a file in it.
-File = tuple[Path, str]
 
 
 def _find(among: list[Path], prefix: str, part: tuple[str, ...], what: str, rank: int) -> File:

@@ -87,8 +87,8 @@ class Ratings(PooledDataset):
             indices = partitions.partition(partition, rows, n_clients, rng, options)
             unlabelled = np.empty((users, 0))
             pool = Pool("ratings", unlabelled, 0, (movies,), "float64", task="unlabelled")
-            shards = partitions.in_file_order(indices, self.seed, test_fraction)
-            return Source(pool, lambda: [rows], shards=shards)
+            shard_rows = partitions.in_file_order(indices, self.seed, test_fraction)
+            return Source(pool, lambda: [rows], shard_rows=shard_rows)
 
         super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
 

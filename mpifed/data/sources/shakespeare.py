@@ -234,7 +234,7 @@ class Shakespeare(PooledDataset):
             )
             bounds = pairwise(np.cumsum([0, *map(len, starts)]).tolist())
             ranges = [range(first, end) for first, end in bounds]
-            shards = [*zip(ranges[::3], ranges[1::3], ranges[2::3], strict=True)]
+            shard_rows = [*zip(ranges[::3], ranges[1::3], ranges[2::3], strict=True)]
             trained = np.concatenate(starts[::3])
             counts = np.zeros(len(characters), np.int64)
             for at in range(1 if every else sequence_length, sequence_length + 1):
@@ -245,7 +245,7 @@ class Shakespeare(PooledDataset):
                     window = positions[first : first + PIECE, None] + np.arange(sequence_length)
                     yield text[window]
 
-            return Source(replace(pool, label_counts=counts), pieces, shards=shards)
+            return Source(replace(pool, label_counts=counts), pieces, shard_rows=shard_rows)
 
         super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
         if every:

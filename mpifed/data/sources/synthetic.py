@@ -39,6 +39,10 @@ Variant = Literal["paper", "released", "corrected"]
 Mixtures = Literal["dirichlet", "one_hot"]
 
 
+# x, y and the component of each sample of a split.
+Sample = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
 @dataclass(frozen=True)
 class Setting:
     """Arguments of a synthetic benchmark."""
@@ -59,10 +63,6 @@ class Truth:
     mixture: np.ndarray
     components: np.ndarray
     n_train: np.ndarray
-
-
-# x, y and the component of each sample of a split.
-Sample = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def begin(setting: Setting) -> tuple[np.random.RandomState, Truth]:

@@ -6,18 +6,9 @@ import numpy as np
 import pytest
 import torch
 from convex import quadratics
-from test_corrections import (
-    CENTRES,
-    MATRICES,
-    OPTIMUM,
-    D,
-    Descent,
-    L,
-    N,
-    exchange_of,
-    gradients,
-    matrix_of,
-)
+from gossip_exchange import Descent, exchange_of, matrix_of
+from quadratics import CENTRES, MATRICES, OPTIMUM, D, N, gradients
+from test_corrections import L
 
 from mpifed.algorithms.global_model.d_admm import DADMM
 from mpifed.algorithms.global_model.kgt import KGT

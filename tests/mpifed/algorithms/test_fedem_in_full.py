@@ -30,7 +30,6 @@ from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED
-from mpifed.mpi.communicator import Alone
 from mpifed.training import evaluation
 
 CPU = torch.device("cpu")
@@ -113,7 +112,7 @@ def test_the_improvement_of_gradient_steps_on_quadratics():
     local = solver_of(description, clients, lr=0.1, epochs=4)
     start = torch.full((2, 1, 1), 10.0, dtype=torch.float64)
     ones = torch.ones(1, 2, dtype=torch.float64)
-    found, _ = local(start, local.init(2, 1, torch.float64), clients, Draws(0, 1), ones)
+    found, _ = local(start, local.init(2, 1, torch.float64), clients, Draws(0, 1), weights=ones)
     risks = WeightedRisks(local.model, clients, ones, 0.0)
     assert local_improvement(risks, start, found, clients) == pytest.approx(0.9**8, rel=1e-9)
     best = risks.minimisers(start)
@@ -191,14 +190,14 @@ SMALL = {
 
 
 def test_a_run_records_entropies_and_the_improvement(tmp_path):
-    run("synthetic-fedem", {**SMALL, "algorithm.record_improvement": True}, tmp_path / "a", Alone())
+    run("synthetic-fedem", {**SMALL, "algorithm.record_improvement": True}, tmp_path / "a")
     table = rows(tmp_path / "a")
     with h5py.File(tmp_path / "a" / "clients.h5") as file:
         mixture = torch.from_numpy(file["mixture"][:])
     assert float(table[-1]["mixture_entropy"]) == pytest.approx(float(entropies(mixture).mean()))
     assert all(0 < float(row["local_improvement"]) < 1 for row in table)
     exact = {"algorithm.local_solver": "newton", "algorithm.record_improvement": True}
-    run("synthetic-fedem", {**SMALL, **exact}, tmp_path / "b", Alone())
+    run("synthetic-fedem", {**SMALL, **exact}, tmp_path / "b")
     assert all(float(row["local_improvement"]) < 1e-6 for row in rows(tmp_path / "b"))
 
 
@@ -226,9 +225,9 @@ RESTARTS = {**SMALL, "algorithm.restarts": 3, "algorithm.restart_rounds": 2}
 
 def test_the_best_of_several_beginnings_is_kept(tmp_path, make_clients):
     """Round 0 is the best trial, at the price of 3 x 2 rounds."""
-    run("synthetic-fedem", RESTARTS, tmp_path / "warm", Alone())
-    run("synthetic-fedem", {**RESTARTS, "algorithm.warm_start": False}, tmp_path / "drawn", Alone())
-    run("synthetic-fedem", SMALL, tmp_path / "plain", Alone())
+    run("synthetic-fedem", RESTARTS, tmp_path / "warm")
+    run("synthetic-fedem", {**RESTARTS, "algorithm.warm_start": False}, tmp_path / "drawn")
+    run("synthetic-fedem", SMALL, tmp_path / "plain")
     warm, drawn, plain = (rows(tmp_path / name) for name in ("warm", "drawn", "plain"))
     a_round = int(plain[-1]["up_bits"]) / 2
     assert int(warm[0]["up_bits"]) == int(drawn[0]["up_bits"]) == 6 * a_round

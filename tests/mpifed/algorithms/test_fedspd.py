@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from convex import Run
+from gossip_exchange import exchange_of
 from least_squares import LeastSquares
-from test_corrections import exchange_of
 
 from mpifed.algorithms.fedem.fedspd import FedSPD
 from mpifed.federation.clients import Draws

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from convex import Run, two_quadratics
+from gossip_exchange import exchange_of
 from numpy_mlp import BODY, HEAD, descended, present, regressions
 from server_rounds import after
-from test_corrections import exchange_of
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.fedavg.fedavg_ft import FedAvgFineTuned

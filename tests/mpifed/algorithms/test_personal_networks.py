@@ -11,7 +11,6 @@ from personal_runs import ran
 from test_algorithms import engine_of
 
 from mpifed.federation.clients import Draws
-from mpifed.mpi.communicator import Alone
 from mpifed.training.evaluation import first_samples, training_of
 
 NETWORK = {
@@ -125,7 +124,7 @@ SMALL = {
 
 @pytest.mark.parametrize("algorithm", ["fedem", "fedavg", "fedavg_ft", "fedrod_hyper"])
 def test_all_of_the_data_is_what_the_client_has_and_none_needs_no_data(algorithm, tmp_path):
-    run("synthetic-fedem", {**SMALL, "algorithm": algorithm}, tmp_path / "run", Alone())
+    run("synthetic-fedem", {**SMALL, "algorithm": algorithm}, tmp_path / "run")
     with h5py.File(tmp_path / "run" / "clients.h5") as file:
         unseen = file["unseen"][:].astype(bool)
         found, whole = file["test_accuracy_by_share"][:], file["test_accuracy"][:]
@@ -139,7 +138,7 @@ def test_all_of_the_data_is_what_the_client_has_and_none_needs_no_data(algorithm
 def test_shares_of_tags_have_the_recall_that_tags_are_measured_by(tmp_path):
     evaluation = {"evaluation.unseen_fraction": 0.4, "evaluation.unseen_shares": [0.5, 1.0]}
     words = {"clients": 5, "rounds": 1, "algorithm": "fedem", **evaluation}
-    run("flix-tags", words, tmp_path / "run", Alone())
+    run("flix-tags", words, tmp_path / "run")
     with h5py.File(tmp_path / "run" / "clients.h5") as file:
         unseen, recall = file["unseen"][:].astype(bool), file["test_recall_at_5"][:]
         found = file["test_accuracy_by_share"][:]

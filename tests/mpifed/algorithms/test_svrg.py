@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from convex import Run, clients_of
-from test_corrections import exchange_of
+from gossip_exchange import exchange_of
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.fedavg.svrg import Svrg

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 from convex import Run, two_quadratics
-from test_corrections import exchange_of
+from gossip_exchange import exchange_of
 
 from mpifed.components.tables import ALGORITHMS
 from mpifed.method.algorithm import algorithm_class

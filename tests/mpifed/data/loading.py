@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
-from mpifed.data.base import SPLITS, Dataset
-from mpifed.data.federated_file import Contents
+from mpifed.dataset import Communicator, Dataset
+from mpifed.testing import load_dataset
+
+
+def dataset_of(
+    name: str,
+    n_clients: int | str,
+    seed: int = 0,
+    communicator: Communicator | None = None,
+    /,
+    **options: Any,
+) -> Any:
+    """A data set by name, with some of its options."""
+    data = {"name": name, **options}
+    return load_dataset(data, n_clients, seed=seed, communicator=communicator)
 
 
 def all_rows(dataset: Dataset, dtype=torch.float64) -> tuple[np.ndarray, np.ndarray]:
@@ -42,12 +57,14 @@ def labels_by_client(dataset: Dataset) -> list[np.ndarray]:
     ]
 
 
-def same_contents(one: Contents, other: Contents) -> bool:
-    """Whether two files have the same rows of the same clients."""
-    told = [
-        (each.partition, each.seed, each.stored, each.divisor, about.source, about.n_classes)
-        for each, about in ((one, one.description), (other, other.description))
-    ]
-    return told[0] == told[1] and all(
-        np.array_equal(one.offsets(split), other.offsets(split)) for split in SPLITS
-    )
+def texts_of_clients(dataset: Dataset) -> list[str]:
+    """The text of each client, put together from its windows of one character."""
+    about = dataset.description
+    shards = dataset.load(np.arange(about.n_clients), torch.uint8)
+    texts = [""] * about.n_clients
+    for split in (shards.train, shards.val, shards.test):
+        for client in range(about.n_clients):
+            start, end = split.offsets[client : client + 2]
+            codes = [split.x[start, 0], *split.y[start:end]]
+            texts[client] += "".join(about.class_names[code] for code in codes)
+    return texts

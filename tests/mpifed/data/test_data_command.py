@@ -1,22 +1,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from loading import dataset_of
 
-from mpifed.data import federated_file
-from mpifed.data.__main__ import main
-from mpifed.data.federated_file import FederatedFile
-from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
-from mpifed.data.sources.flix import Sine, Tags
-from mpifed.data.sources.libsvm import LibSvm
-from mpifed.data.sources.mnist import Digits, Idx
-from mpifed.data.sources.ratings import Ratings
-from mpifed.data.sources.synthetic import Synthetic
-from mpifed.mpi.communicator import LAUNCHER_SIZES, Alone
+from mpifed.testing import run_command
+
+LAUNCHER_SIZES = (
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "PMIX_SIZE",
+    "SLURM_NTASKS",
+    "MPI_LOCALNRANKS",
+)
+
+
+def main(words: list[str]) -> int:
+    return run_command(["data", *words])
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +32,7 @@ def no_launcher(monkeypatch):
 
 def assert_same_data(path: Path, dataset, dtype: torch.dtype) -> None:
     n_clients = dataset.description.n_clients
-    from_file = FederatedFile(n_clients, 0, Alone(), path=str(path))
+    from_file = dataset_of("federated", n_clients, path=str(path))
     for name in ("source", "input_shape", "n_classes", "task"):
         assert getattr(from_file.description, name) == getattr(dataset.description, name)
     expected, found = (one.load(np.arange(n_clients), dtype) for one in (dataset, from_file))
@@ -39,12 +44,11 @@ def assert_same_data(path: Path, dataset, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("variant", ["paper", "released", "corrected"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_synthetic(tmp_path: Path, variant: str, dtype: str, monkeypatch):
-    monkeypatch.setattr(federated_file, "BLOCK", 3000)
+def test_synthetic(tmp_path: Path, variant: str, dtype: str):
     path = tmp_path / "synthetic.h5"
     words = f"synthetic --output {path} --clients 5 --variant {variant} --n-test 20 --dimension 6"
     assert main([*words.split(), "--seed", "4", "--dtype", dtype]) == 0
-    dataset = Synthetic(5, 4, Alone(), variant=variant, n_test=20, dimension=6, seed=4)
+    dataset = dataset_of("synthetic", 5, 4, variant=variant, n_test=20, dimension=6, seed=4)
     assert_same_data(path, dataset, getattr(torch, dtype))
     with h5py.File(path) as file:
         assert (file.attrs["partition"], file.attrs["seed"]) == (b"natural", 4)
@@ -65,7 +69,7 @@ def test_digits(tmp_path: Path, capsys, monkeypatch):
     assert "8 clients of digits" in capsys.readouterr().out
     options = {"partition": "pathological", "classes_per_client": 4, "min_samples": 9}
     for dtype in (torch.float32, torch.float64):
-        assert_same_data(path, Digits(8, 2, Alone(), **options), dtype)
+        assert_same_data(path, dataset_of("digits", 8, 2, **options), dtype)
     with h5py.File(path) as file:
         assert file["train/x"].dtype == np.uint8 and file["train/x"].attrs["divisor"] == 16
         assert (file.attrs["source"], file.attrs["partition"]) == (b"digits", b"pathological")
@@ -75,25 +79,24 @@ def test_digits(tmp_path: Path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "make"),
     [
-        ("sine --split 1 --n-test 7", lambda: Sine(3, 5, Alone(), split=1, n_test=7)),
+        ("sine --split 1 --n-test 7", lambda: dataset_of("sine", 3, 5, split=1, n_test=7)),
         ("tags --vocabulary 20 --tags 6 --intercept false", lambda: tags(intercept=False)),
         ("tags --vocabulary 20 --tags 6", lambda: tags()),
-        ("dictionary --samples 50", lambda: Dictionary(3, 5, Alone(), samples=50)),
-        ("poisson --spread 1.5", lambda: Poisson(3, 5, Alone(), spread=1.5)),
-        ("gaussian_mixture", lambda: GaussianMixture(3, 5, Alone())),
+        ("dictionary --samples 50", lambda: dataset_of("dictionary", 3, 5, samples=50)),
+        ("poisson --spread 1.5", lambda: dataset_of("poisson", 3, 5, spread=1.5)),
+        ("gaussian_mixture", lambda: dataset_of("gaussian_mixture", 3, 5)),
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_data_of_any_task(tmp_path: Path, monkeypatch, line: str, make, dtype: str):
-    monkeypatch.setattr(federated_file, "BLOCK", 3000)
+def test_data_of_any_task(tmp_path: Path, line: str, make, dtype: str):
     path = tmp_path / "file.h5"
     words = f"{line} --clients 3 --seed 5 --dtype {dtype} --output {path}"
     assert main(words.split()) == 0
     assert_same_data(path, make(), getattr(torch, dtype))
 
 
-def tags(**options) -> Tags:
-    return Tags(3, 5, Alone(), vocabulary=20, tags=6, **options)
+def tags(**options) -> Any:
+    return dataset_of("tags", 3, 5, vocabulary=20, tags=6, **options)
 
 
 def test_libsvm_and_ratings_from_a_directory(tmp_path: Path):
@@ -102,7 +105,7 @@ def test_libsvm_and_ratings_from_a_directory(tmp_path: Path):
     (tmp_path / "raw" / "mine").write_text("1 2:0.1\n2 1:3\n2 1:4\n1 1:5\n")
     words = f"libsvm --raw {tmp_path / 'raw'} --clients 2 --output {path} --dtype float64"
     assert main(words.split()) == 0
-    assert_same_data(path, LibSvm(2, 0, Alone(), raw=str(tmp_path / "raw")), torch.float64)
+    assert_same_data(path, dataset_of("libsvm", 2, raw=str(tmp_path / "raw")), torch.float64)
     with h5py.File(path) as file:
         assert (file.attrs["source"], file.attrs["task"]) == (b"libsvm-mine", b"classification")
         assert file.attrs["partition"] == b"contiguous" and file["test/x"].shape == (0, 3)
@@ -110,16 +113,29 @@ def test_libsvm_and_ratings_from_a_directory(tmp_path: Path):
     options = {"users": 2, "movies": 2, "raw": str(tmp_path / "raw")}
     words = f"ratings --raw {tmp_path / 'raw'} --clients 2 --users 2 --movies 2 --output {path}"
     assert main([*words.split(), "--force"]) == 0
-    assert_same_data(path, Ratings(2, 0, Alone(), **options), torch.float32)
+    assert_same_data(path, dataset_of("ratings", 2, **options), torch.float32)
 
 
-def test_idx_in_several_blocks(tmp_path: Path, small_images: Path, monkeypatch):
-    monkeypatch.setattr(federated_file, "BLOCK", 2000)
+def test_idx(tmp_path: Path, small_images: Path):
     path = tmp_path / "images.h5"
     words = f"mnist --raw {small_images} --output {path} --clients 7 --partition dirichlet"
     assert main([*words.split(), "--dirichlet-alpha", "0.4"]) == 0
-    dataset = Idx(7, 0, Alone(), raw=str(small_images))
+    dataset = dataset_of("mnist", 7, raw=str(small_images))
     assert_same_data(path, dataset, torch.float32)
+
+
+@pytest.mark.slow
+def test_files_of_more_than_are_held_at_once(tmp_path: Path):
+    path = tmp_path / "large.h5"
+    words = f"synthetic --output {path} --clients 3 --n-test 12000 --dimension 1000"
+    assert main([*words.split(), "--dtype", "float64"]) == 0
+    assert path.stat().st_size > 270e6
+    made = dataset_of("synthetic", 3, n_test=12000, dimension=1000)
+    read = dataset_of("federated", 3, path=str(path))
+    for client in range(3):
+        a, b = (one.load(np.array([client]), torch.float64) for one in (made, read))
+        assert torch.equal(a.train.x, b.train.x) and torch.equal(a.test.x, b.test.x)
+        assert torch.equal(a.train.y, b.train.y) and torch.equal(a.test.y, b.test.y)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
@@ -10,28 +11,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpifed.components.tables import DATASETS
-from mpifed.config.configuration import apply_overrides, resolve
-from mpifed.config.experiments import parse_overrides, read_experiment
+from mpifed.testing import run_command
 
 TEXT = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^mpifed run (digits-fedem data\.name=.*)$", TEXT, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", DATASETS)
-def test_every_data_set_is_described(name: str):
-    assert f"`{name}`" in TEXT
+def test_every_data_set_is_described(capsys: pytest.CaptureFixture[str]):
+    assert run_command(["run", "--list", "datasets", "--json"]) == 0
+    names = [each["name"] for each in json.loads(capsys.readouterr().out)]
+    assert "digits" in names
+    assert [name for name in names if f"`{name}`" not in TEXT] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_are_configurations(command: str):
-    experiment, *overrides = shlex.split(command)
-    mapping = apply_overrides(read_experiment(experiment), parse_overrides(overrides))
-    configuration = resolve(mapping)
-    assert configuration.data.name in command
-    keys = [word.partition("=")[0].partition(".") for word in overrides]
-    given = {option for section, _, option in keys if section == "data"}
-    assert given <= {"name", *configuration.data.options}
+def test_commands_lack_the_files_alone(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MPIFED_DATA", raising=False)
+    assert run_command(["run", *shlex.split(command), "--dry-run"]) == 2
+    sentence = capsys.readouterr().err
+    assert sentence.startswith(("mpifed: data.raw is '", "mpifed: data.path is '"))
+    assert "but there is no" in sentence
 
 
 def test_there_is_a_command_for_each_published_and_own_kind():

@@ -7,29 +7,27 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loading import dataset_of
 from scipy.stats import chi2, kstest, nbinom
 
-from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
-from mpifed.data.sources.flix import Sine, Tags
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 SOURCES = {
-    "sine": (Sine, {"split": 2, "n_val": 3, "n_test": 9}),
-    "poisson": (Poisson, {"n_train": 8, "n_test": 3}),
-    "alike": (GaussianMixture, {"n_train": 7, "n_test": 2}),
-    "sliced": (GaussianMixture, {"sharding": "sorted", "n_train": 7, "n_test": 2}),
-    "copied": (Dictionary, {"variant": "homogeneous", "samples": 12, "dim": 4}),
-    "clustered": (Dictionary, {"samples": 41, "dim": 4}),
-    "tags": (Tags, {"vocabulary": 30, "tags": 9, "n_train": 6, "n_val": 2, "n_test": 4}),
-    "shared tags": (Tags, {"vocabulary": 30, "tags": 9, "layout": "divided", "n_test": 4}),
+    "sine": ("sine", {"split": 2, "n_val": 3, "n_test": 9}),
+    "poisson": ("poisson", {"n_train": 8, "n_test": 3}),
+    "alike": ("gaussian_mixture", {"n_train": 7, "n_test": 2}),
+    "sliced": ("gaussian_mixture", {"sharding": "sorted", "n_train": 7, "n_test": 2}),
+    "copied": ("dictionary", {"variant": "homogeneous", "samples": 12, "dim": 4}),
+    "clustered": ("dictionary", {"samples": 41, "dim": 4}),
+    "tags": ("tags", {"vocabulary": 30, "tags": 9, "n_train": 6, "n_val": 2, "n_test": 4}),
+    "shared tags": ("tags", {"vocabulary": 30, "tags": 9, "layout": "divided", "n_test": 4}),
 }
 ONLINE = ["poisson", "alike", "sliced", "copied", "clustered"]
 
 
 def make(name: str, n_clients: int = 6, seed: int = 3, **options):
     component, own = SOURCES[name]
-    return component(n_clients, seed, Alone(), **{**own, **options})
+    return dataset_of(component, n_clients, seed, **{**own, **options})
 
 
 def rows_of(split, client: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,7 +59,7 @@ def test_seeds_and_floating_types(name):
     assert not torch.equal(make(name, seed=4).load(np.arange(6), torch.float64).train.x, double.x)
     assert torch.equal(
         make(name, seed=4, **{}).load(np.arange(6), torch.float64).train.x,
-        SOURCES[name][0](6, 0, Alone(), **SOURCES[name][1], seed=4)
+        dataset_of(SOURCES[name][0], 6, **SOURCES[name][1], seed=4)
         .load(np.arange(6), torch.float64)
         .train.x,
     )
@@ -81,7 +79,7 @@ def test_fresh_samples_depend_on_round_and_client_alone(name):
 
 
 def test_sine_curves_are_without_noise_and_of_two_families():
-    dataset = Sine(40, 0, Alone(), split=15, n_val=20)
+    dataset = dataset_of("sine", 40, split=15, n_val=20)
     (a, b), (c, d) = dataset.families
     assert min(a, c) >= 0.1 and max(a, c) <= 5 and min(b, d) >= 0 and max(b, d) <= 2 * np.pi
     shards = dataset.load(np.arange(40), torch.float64)
@@ -93,14 +91,14 @@ def test_sine_curves_are_without_noise_and_of_two_families():
         assert split.y.numpy() == pytest.approx(expected, abs=1e-12)
         assert kstest(x[:, 0], "uniform", (-5, 10)).pvalue > 1e-3
     assert dataset.description.n_outputs == 1
-    flat = Sine(2, 0, Alone(), split=1, amplitude_max=0.1).families
+    flat = dataset_of("sine", 2, split=1, amplitude_max=0.1).families
     assert flat[:, 0] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_counts_are_negative_binomial(fresh):
     a, rate, n = 2.0, 3.0, 20000
-    dataset = Poisson(3, 1, Alone(), theta=1.0, n_train=n, shape=a, rate=rate)
+    dataset = dataset_of("poisson", 3, 1, theta=1.0, n_train=n, shape=a, rate=rate)
     split = (
         dataset.fresh(np.arange(3), 7, n)
         if fresh
@@ -115,13 +113,13 @@ def test_counts_are_negative_binomial(fresh):
         expected = n * np.append(law.pmf(np.arange(last + 1)), law.sf(last))
         statistic = ((found - expected) ** 2 / expected).sum()
         assert chi2.sf(statistic, last + 1) > 1e-3
-    assert len(set(Poisson(3, 1, Alone(), spread=0).thetas)) == 1
+    assert len(set(dataset_of("poisson", 3, 1, spread=0).thetas)) == 1
 
 
 def test_a_sorted_mixture_is_cut_along_its_first_coordinate():
     options = {"n_train": 100, "n_test": 50, "dimension": 3, "n_components": 2}
-    alike = GaussianMixture(5, 2, Alone(), **options)
-    sliced = GaussianMixture(5, 2, Alone(), sharding="sorted", **options)
+    alike = dataset_of("gaussian_mixture", 5, 2, **options)
+    sliced = dataset_of("gaussian_mixture", 5, 2, sharding="sorted", **options)
     a, b = (one.load(np.arange(5), torch.float64) for one in (alike, sliced))
     # The same points, ordered.
     order = a.train.x[:, 0].argsort(stable=True)
@@ -130,11 +128,14 @@ def test_a_sorted_mixture_is_cut_along_its_first_coordinate():
     for split in (b.test.x, fresh):
         firsts = split[:, 0].reshape(5, 50)
         assert bool((firsts[:-1].amax(1) <= firsts[1:].amin(1)).all())
-    assert sliced._ends[2] == pytest.approx(float(b.train.x[199:201, 0].mean()))
+    # They are cut halfway between training samples of two clients.
+    firsts = sliced.fresh(np.arange(5), 1, 5000).x[:, 0].reshape(5, 5000)
+    cut = float(b.train.x[199:201, 0].mean())
+    assert float(firsts[1].max()) <= cut <= float(firsts[2].min())
 
 
 def test_a_mixture_has_the_moments_of_its_law():
-    dataset = GaussianMixture(4, 0, Alone(), n_train=10000, n_components=3, dimension=2)
+    dataset = dataset_of("gaussian_mixture", 4, n_train=10000, n_components=3, dimension=2)
     x = dataset.load(np.arange(4), torch.float64).train.x.numpy()
     means = dataset.means
     covariance = np.eye(2) + np.cov(means.T, bias=True)
@@ -144,7 +145,7 @@ def test_a_mixture_has_the_moments_of_its_law():
 
 
 def test_samples_are_sparse_combinations_of_the_atoms():
-    dataset = Dictionary(4, 0, Alone(), dim=20, atoms=15, samples=400)
+    dataset = dataset_of("dictionary", 4, dim=20, atoms=15, samples=400)
     x = dataset.samples
     assert x.shape == (400, 20) and dataset.non_zeros == 3
     codes, residual, *_ = np.linalg.lstsq(dataset.theta, x.T, rcond=None)
@@ -173,12 +174,13 @@ def test_homogeneous_clients_hold_copies_and_heterogeneous_ones_clusters():
 
 def test_the_paper_s_numbers_of_samples():
     assert (
-        Dictionary(20, 0, Alone(), variant="homogeneous").description.n_train.tolist() == [250] * 20
+        dataset_of("dictionary", 20, variant="homogeneous").description.n_train.tolist()
+        == [250] * 20
     )
     with pytest.raises(InputError, match="5 samples are enough for at most 5 clusters"):
-        Dictionary(6, 0, Alone(), samples=5)
+        dataset_of("dictionary", 6, samples=5)
 
 
 @pytest.mark.parametrize(("clients", "split"), [(20, 6), (50, 30), (100, 30), (2, 0)])
 def test_the_families_of_sine_follow_the_number_of_clients(clients, split):
-    assert Sine(clients, 0, Alone()).split == split
+    assert dataset_of("sine", clients).split == split

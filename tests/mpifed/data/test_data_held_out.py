@@ -8,19 +8,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpifed.data.base import Dataset, Description, Shards, Split
-from mpifed.data.derived import HeldOut, count_held_out
-from mpifed.data.sources.flix import Sine
+from mpifed.dataset import Dataset, Description, Shards, Split
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
+from mpifed.testing import load_dataset
 
 
 class Numbered(Dataset):
     """Training sample j of client i is 1000 i + j; one validation and one test sample each."""
 
-    def __init__(self, counts):
+    def __init__(self, n_clients, run_seed, communicator, *, counts: list[int]):
         ones = np.ones(len(counts), np.int64)
-        self.description = Description("numbered", (1,), 3, np.array(counts), ones, ones)
+        self.description = Description("numbered", (1,), 10**6, np.array(counts), ones, ones)
 
     def load(self, client_ids, dtype):
         counts = self.description.n_train[client_ids]
@@ -28,8 +26,18 @@ class Numbered(Dataset):
         parts = [1000 * c + np.arange(n) for c, n in zip(client_ids, counts, strict=True)]
         y = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64))
         ends = np.arange(len(client_ids) + 1)
-        one = Split(torch.zeros(len(client_ids), 1, dtype=dtype), torch.zeros(len(ends) - 1), ends)
+        one = Split(
+            torch.zeros(len(client_ids), 1, dtype=dtype),
+            torch.zeros(len(ends) - 1, dtype=torch.int64),
+            ends,
+        )
         return Shards(client_ids, Split(y[:, None].to(dtype), y, offsets), one, one)
+
+
+def held_out(counts: list[int], fraction: float, seed: int) -> Dataset:
+    data = {"name": Numbered, "counts": counts}
+    evaluation = {"validation_fraction": fraction}
+    return load_dataset(data, len(counts), seed=seed, evaluation=evaluation)
 
 
 Counts = st.lists(st.integers(1, 30), min_size=1, max_size=8).filter(lambda c: max(c) > 1)
@@ -38,7 +46,7 @@ Fraction = st.floats(0.001, 0.999)
 
 @given(Counts, Fraction, st.integers(0, 2**31), st.data())
 def test_every_sample_is_trained_on_or_held_out_whoever_hosts_it(counts, fraction, seed, data):
-    dataset = HeldOut(Numbered(counts), fraction, seed)
+    dataset = held_out(counts, fraction, seed)
     whole = dataset.load(np.arange(len(counts)), torch.float64)
     chosen = data.draw(st.sets(st.integers(0, len(counts) - 1)).map(sorted))
     part = dataset.load(np.array(chosen, np.int64), torch.float64)
@@ -58,14 +66,14 @@ def test_every_sample_is_trained_on_or_held_out_whoever_hosts_it(counts, fractio
 
 @given(st.integers(1, 10**6), Fraction)
 def test_how_many_are_held_out(n, fraction):
-    held = int(count_held_out(np.array(n), fraction))
+    held = int(held_out([n, 9], fraction, 0).description.n_val[0])
     assert held == 0 if n == 1 else 1 <= held < n
     assert held in (1, n - 1, 0) or abs(held - fraction * n) <= 0.5
 
 
 def test_other_seeds_and_clients_hold_out_others():
     def held(seed):
-        val = HeldOut(Numbered([50, 50]), 0.2, seed).load(np.arange(2), torch.float32).val
+        val = held_out([50, 50], 0.2, seed).load(np.arange(2), torch.float32).val
         return (val.y[:10] % 1000).tolist(), (val.y[10:] % 1000).tolist()
 
     first, second = held(0)
@@ -75,8 +83,9 @@ def test_other_seeds_and_clients_hold_out_others():
 
 
 def test_the_test_samples_stay_as_they_are():
-    plain = Sine(5, 0, Alone(), split=2, n_train=10, n_val=3, n_test=4)
-    dataset = HeldOut(plain, 0.25, 0)
+    sine = {"name": "sine", "split": 2, "n_train": 10, "n_val": 3, "n_test": 4}
+    plain = load_dataset(sine, 5)
+    dataset = load_dataset(sine, 5, evaluation={"validation_fraction": 0.25})
     about, clients = dataset.description, np.array([1, 4])
     assert (about.n_train == 7).all() and (about.n_val == 3).all()
     counts = {"n_train": 0, "n_val": 0}
@@ -87,11 +96,11 @@ def test_the_test_samples_stay_as_they_are():
 
 
 def test_a_rank_without_clients_holds_nothing_out():
-    shards = HeldOut(Numbered([4, 4]), 0.5, 0).load(np.zeros(0, np.int64), torch.float32)
+    shards = held_out([4, 4], 0.5, 0).load(np.zeros(0, np.int64), torch.float32)
     assert len(shards.train.y) == len(shards.val.y) == 0
     assert shards.val.offsets.tolist() == [0]
 
 
 def test_clients_of_one_sample_keep_it():
     with pytest.raises(InputError, match="no client of 'numbered' has two training samples"):
-        HeldOut(Numbered([1, 1]), 0.5, 0)
+        held_out([1, 1], 0.5, 0)

@@ -9,13 +9,11 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
+from loading import dataset_of
 from pyarrow import parquet
 
-from mpifed.data.__main__ import main
-from mpifed.data.federated_file import FederatedFile
-from mpifed.data.sources.language import Text
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
+from mpifed.testing import run_command
 
 ANN, BOB = "to be, or not to be: that is the question", "in Paris, where she lived for years"
 NAMES = ("train", "val", "test")
@@ -50,7 +48,7 @@ def of_leaf(folder):
 
 @pytest.mark.parametrize("write", [of_files, of_roles, of_parquet, of_leaf])
 def test_clients_have_their_own_texts_in_windows(write, tmp_path):
-    dataset = Text(2, 0, Alone(), **write(tmp_path), sequence_length=4)
+    dataset = dataset_of("text", 2, **write(tmp_path), sequence_length=4)
     shards = dataset.load(np.arange(2), torch.float32)
     assert dataset.description.task == "sequence" and dataset.description.n_classes == 256
     bob = f"{BOB[:8]}\n{BOB[9:]}" if write is of_parquet else BOB
@@ -65,12 +63,12 @@ def test_clients_have_their_own_texts_in_windows(write, tmp_path):
 def test_pairs_of_bytes_become_tokens_in_a_federated_file(tmp_path):
     pytest.importorskip("tokenizers")
     options = {**of_files(tmp_path), "tokenizer": "bpe", "vocabulary": 264, "sequence_length": 4}
-    made, path = Text(2, 0, Alone(), **options), tmp_path / "tokens.h5"
+    made, path = dataset_of("text", 2, **options), tmp_path / "tokens.h5"
     words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
-    assert main(["text", *words, "--clients", "2", "--output", str(path)]) == 0
+    assert run_command(["data", "text", *words, "--clients", "2", "--output", str(path)]) == 0
     with h5py.File(path) as file:
         assert {file[f"train/{name}"].dtype for name in "xy"} == {np.dtype("uint16")}
-    read = FederatedFile(2, 0, Alone(), path=str(path))
+    read = dataset_of("federated", 2, path=str(path))
     assert read.tokens_in == "uint16" and read.description.n_classes == 264
     two = [each.load(np.arange(2), torch.float64) for each in (made, read)]
     for a, b in (tuple(getattr(shards, name) for shards in two) for name in NAMES):
@@ -83,4 +81,4 @@ def test_parquet_files_without_rows_are_refused(tmp_path):
     none = pyarrow.array([], pyarrow.string())
     parquet.write_table(pyarrow.table({"said": none, "who": none}), tmp_path / "train-0.parquet")
     with pytest.raises(InputError, match="has no text of 5 tokens by one client"):
-        Text(1, 0, Alone(), **options, sequence_length=4)
+        dataset_of("text", 1, **options, sequence_length=4)

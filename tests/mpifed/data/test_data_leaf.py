@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import string
 import zipfile
 from pathlib import Path
 
@@ -12,12 +13,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from loading import all_rows, holds, labels_by_client
+from loading import all_rows, dataset_of, holds, labels_by_client
 
-from mpifed.data.sources.leaf import Femnist, Leaf, _numbers
-from mpifed.data.sources.shakespeare import VOCABULARIES
+from mpifed.dataset import Dataset
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 
 def leaf_file(users: dict[str, tuple[list, list]], **more) -> str:
@@ -40,12 +39,12 @@ def femnist_users(sizes: dict[str, int], seed: int = 0):
     return users, np.concatenate([*bytes_of.values()]), np.concatenate([*labels.values()])
 
 
-def femnist(raw: Path, n_clients: int, **options) -> Femnist:
-    return Femnist(n_clients, 0, Alone(), raw=str(raw), **options)
+def femnist(raw: Path, n_clients: int, **options) -> Dataset:
+    return dataset_of("femnist", n_clients, raw=str(raw), **options)
 
 
-def leaf(raw: Path, n_clients: int, **options) -> Leaf:
-    return Leaf(n_clients, 0, Alone(), raw=str(raw), **options)
+def leaf(raw: Path, n_clients: int, **options) -> Dataset:
+    return dataset_of("leaf", n_clients, raw=str(raw), **options)
 
 
 def test_all_data_by_writer(tmp_path: Path):
@@ -125,9 +124,8 @@ def test_windows_of_shakespeare(tmp_path: Path):
     about = dataset.description
     assert (about.input_shape, about.n_classes, about.n_val.min() > 0) == ((80,), 100, True)
     train = dataset.load(np.arange(2), torch.uint8).train
-    printable = VOCABULARIES["printable"]
     # In order: the first 60 % of the windows train.
-    assert "".join(printable[c] for c in train.x[0]) == texts["THE_TRAGEDY_LEAR"][:80]
+    assert "".join(string.printable[c] for c in train.x[0]) == texts["THE_TRAGEDY_LEAR"][:80]
     assert train.x[1].tolist()[:-1] == train.x[0].tolist()[1:]
     assert np.array_equal(about.label_counts, np.bincount(train.y.numpy(), minlength=100))
     shuffled = leaf(tmp_path, 2, split="60_20_20").load(np.arange(2), torch.uint8).train
@@ -149,11 +147,15 @@ def test_numbers_that_are_no_bytes_stay_as_they_are(tmp_path: Path):
 
 
 @given(st.lists(st.integers(0, 255), min_size=1, max_size=30))
-def test_bytes_over_255_are_recognised_exactly(levels):
+def test_bytes_over_255_are_recognised_exactly(tmp_path_factory, levels):
+    path = tmp_path_factory.mktemp("leaf") / "bytes.json"
     values = [level / 255 for level in levels]
-    found = _numbers([values], [0])[0]
-    assert found.dtype == np.uint8 and found[0].tolist() == levels
-    assert _numbers([[*values, 0.5]], [0])[0].dtype == np.float64
+    path.write_text(leaf_file({"a": ([values] * 9, [1] * 9)}))
+    dataset = leaf(path.parent, 1)
+    assert dataset.is_uint8 and dataset.divisor == 255
+    assert dataset.load(np.arange(1), torch.uint8).train.x[0].tolist() == levels
+    path.write_text(leaf_file({"a": ([[*values, 0.5]] * 9, [1] * 9)}))
+    assert not leaf(path.parent, 1).is_uint8
 
 
 BAD = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import lzma
+import resource
 import tarfile
 import time
 import tracemalloc
@@ -14,22 +15,26 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from published import write_cifar_10
+from loading import dataset_of
+from published import pickle_3
 from test_data_pictures import hub
 
-from mpifed.components.registry import find
-from mpifed.data.archives import contents, names
+from mpifed.dataset import archives
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 
 def write_parquet(folder: Path) -> str:
-    hub({}, {"image": np.zeros(2000).tolist(), "label": [0] * 2000}, folder / "train.parquet")
+    hub(
+        {},
+        {"image": np.random.default_rng(0).normal(size=(700, 700)).tolist(), "label": [0] * 700},
+        folder / "train.parquet",
+    )
     return str(folder)
 
 
 def write_cifar(folder: Path) -> str:
-    write_cifar_10(folder)
+    values = {"data": np.zeros((400, 3072), np.uint8), "labels": [0] * 400}
+    (folder / "data_batch_1").write_bytes(pickle_3(values))
     return str(folder)
 
 
@@ -38,10 +43,15 @@ def written(folder: Path, name: str, content: bytes) -> str:
     return str(folder / name)
 
 
+def leave_memory(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Let the system say that ``ulimit -v`` leaves this process so many bytes."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (size, size))
+
+
 CASES = {
     "cifar10": ("raw", write_cifar),
     "parquet": ("raw", write_parquet),
-    "csv": ("path", lambda folder: written(folder, "own.csv", b"a,label\n" + b"1,0\n" * 900)),
+    "csv": ("path", lambda folder: written(folder, "own.csv", b"a,label\n" + b"1,0\n" * 400_000)),
 }
 
 
@@ -49,10 +59,9 @@ CASES = {
 def test_files_beyond_memory_are_refused(tmp_path: Path, monkeypatch, name: str):
     option, write = CASES[name]
     options = {option: write(tmp_path)}
-    monkeypatch.setattr("topologies.memory_limits.available_memory", lambda: 3000)
-    monkeypatch.setattr("topologies.memory_limits.NEGLIGIBLE", 0)
-    with pytest.raises(InputError, match="of memory, and 3 kB is available"):
-        find("data", name)(1, 0, Alone(), **options)
+    leave_memory(monkeypatch, 1_100_000)
+    with pytest.raises(InputError, match=r"of memory, and 1\.1 MB is available"):
+        dataset_of(name, 1, **options)
 
 
 # Archives: names and bytes of their files, and archives that are damaged anywhere.
@@ -95,9 +104,9 @@ ARCHIVES = {
 def test_files_come_back(tmp_path: Path, name: str):
     path = tmp_path / name
     path.write_bytes(ARCHIVES[name])
-    assert dict(contents(path, lambda name: True)) == FILES
-    assert names(path) == sorted(FILES)
-    assert dict(contents(path, "b.txt".__eq__)) == {"b.txt": b"second"}
+    assert dict(archives.contents(path, lambda name: True)) == FILES
+    assert archives.names(path) == sorted(FILES)
+    assert dict(archives.contents(path, "b.txt".__eq__)) == {"b.txt": b"second"}
 
 
 @pytest.mark.parametrize("mode", ["w:", "w:gz", "w:xz"])
@@ -112,7 +121,7 @@ def test_a_tar_that_declares_more_than_it_holds_is_refused_at_once(tmp_path: Pat
     path.write_bytes(file.getvalue())
     started = time.process_time()
     with pytest.raises(InputError, match=r"huge\.tar.*declares more"):
-        names(path)
+        archives.names(path)
     assert time.process_time() - started < 5
 
 
@@ -121,11 +130,11 @@ def test_a_bomb_is_refused_before_its_cells_are_held(tmp_path: Path, monkeypatch
     path = tmp_path / "bomb.csv.xz"
     path.write_bytes(lzma.compress(b"a,label\n" + b"1,0\n" * 10_000_000, preset=0))
     assert path.stat().st_size < 40_000
-    monkeypatch.setattr("topologies.memory_limits.available_memory", lambda: available * 10**6)
+    leave_memory(monkeypatch, available * 10**6)
     tracemalloc.start()
     try:
         with pytest.raises(InputError, match=rf"bomb.* of memory, and {available} MB is available"):
-            find("data", "csv")(1, 0, Alone(), path=str(path))
+            dataset_of("csv", 1, path=str(path))
         assert tracemalloc.get_traced_memory()[1] < most * 1e6
     finally:
         tracemalloc.stop()
@@ -142,7 +151,7 @@ def test_damage_anywhere_is_refused_or_does_nothing(tmp_path_factory, change, cu
     path = tmp_path_factory.mktemp("damaged") / name
     path.write_bytes(whole[:at] + noise + (b"" if cut else whole[at + len(noise) :]))
     try:
-        found = dict(contents(path, lambda name: True))
+        found = dict(archives.contents(path, lambda name: True))
     except InputError as refused:
         assert str(path) in str(refused)
     else:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import lzma
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,21 +15,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as generated
-from loading import all_rows, holds, labels_by_client, sorted_rows
+from loading import all_rows, dataset_of, holds, labels_by_client, sorted_rows
 from torch.utils.data import Dataset, TensorDataset
 
 import mpifed
-from mpifed.api import read as read_run
-from mpifed.config.configuration import apply_overrides, read_experiment, resolve
-from mpifed.data.__main__ import main as make_file
-from mpifed.data.from_python import Arrays, digest_of
-from mpifed.data.sources.own_files import Csv, Npz
-from mpifed.data.tables import Columns
+from mpifed.dataset import Dataset as FederatedDataset
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
-from mpifed.report.__main__ import main as report
-from mpifed.sweep.__main__ import main as sweep
-from mpifed.training.verification import verify
+from mpifed.testing import load_dataset, run_command
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(90, 4))
@@ -35,10 +29,8 @@ Y = RANDOM.integers(0, 3, 90)
 WHOSE = np.repeat(["ann", "bob", "cleo"], [20, 40, 30])
 
 
-def of_arrays(data: dict, n_clients: int = 3, **options) -> Arrays:
-    given = {key: value for key, value in data.items() if key != "name"}
-    given = Arrays.complete_options({"partition": None, **given, **options}, n_clients)
-    return Arrays(n_clients, 0, Alone(), **given)
+def of_arrays(data: dict, n_clients: int = 3, **options) -> FederatedDataset:
+    return load_dataset({**data, **options}, n_clients)
 
 
 def test_one_line_runs_own_arrays(tmp_path: Path):
@@ -51,7 +43,7 @@ def test_one_line_runs_own_arrays(tmp_path: Path):
     )
     assert result.clients["n_train"].tolist() == [12, 24, 18]
     stored = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["data"]
-    assert stored["digest"] == digest_of(Columns(X, Y, WHOSE))
+    assert stored["digest"] == mpifed.arrays(X, Y, clients=WHOSE)["digest"]
     assert stored["partition"] == "natural"
 
 
@@ -145,8 +137,9 @@ def test_bytes_stay_bytes_and_are_divided():
     dataset = of_arrays(mpifed.arrays(pictures, Y[:60], divisor=255, rotations=[90]))
     assert dataset.is_uint8 and dataset.divisor == 255
     assert holds(dataset, np.rot90(pictures, 1, (2, 3)), Y[:60], 255)
-    assert of_arrays(mpifed.arrays(X.astype(np.float32), Y))._pool.stored == "float32"
-    assert of_arrays(mpifed.arrays(X.astype(">f8"), Y))._pool.stored == "float64"
+    for kind in (np.float32, ">f8"):
+        x, _ = all_rows(of_arrays(mpifed.arrays(X.astype(kind), Y)))
+        assert np.array_equal(sorted_rows(x, 0 * Y), sorted_rows(X.astype(kind), 0 * Y))
 
 
 def test_marked_samples_test():
@@ -193,20 +186,22 @@ def test_digests_are_of_values_whatever_their_layout(data, kind, shape, at):
     x = data.draw(
         generated.arrays(kind, shape, elements={"allow_nan": False} if kind.kind == "f" else None)
     )
-    digest = digest_of(Columns(x))
-    assert digest_of(Columns(np.asfortranarray(x))) == digest
-    assert digest_of(Columns(np.repeat(x, 2, axis=0)[::2])) == digest
-    swapped = x.astype(x.dtype.newbyteorder("S"))
-    assert digest_of(Columns(swapped)) == digest
+
+    def digest_of(*samples):
+        return mpifed.arrays(*samples)["digest"]
+
+    digest = digest_of(x)
+    assert digest_of(np.asfortranarray(x)) == digest
+    assert digest_of(np.repeat(x, 2, axis=0)[::2]) == digest
+    assert digest_of(x.astype(x.dtype.newbyteorder("S"))) == digest
     changed = x.copy()
     changed.reshape(-1)[at % x.size] = 7 if changed.reshape(-1)[at % x.size] != 7 else 8
-    assert digest_of(Columns(changed)) != digest
-    assert digest_of(Columns(x, x)) != digest != digest_of(Columns(x[None]))
+    assert digest_of(changed) != digest
+    assert digest_of(x, x) != digest != digest_of(x[None])
 
 
-def npz(path: Path, n_clients: int = 3, **options) -> Npz:
-    options = Npz.complete_options({"partition": None, **options}, n_clients)
-    return Npz(n_clients, 0, Alone(), path=str(path), **options)
+def npz(path: Path, n_clients: int = 3, **options) -> FederatedDataset:
+    return dataset_of("npz", n_clients, path=str(path), **options)
 
 
 def test_npz_files(tmp_path: Path):
@@ -227,9 +222,8 @@ CSV = "age,whose,risk,dose\n" + "".join(
 )
 
 
-def table(path: Path, n_clients: int = 3, **options) -> Csv:
-    options = Csv.complete_options({"partition": None, "label": "risk", **options}, n_clients)
-    return Csv(n_clients, 0, Alone(), path=str(path), **options)
+def table(path: Path, n_clients: int = 3, **options) -> FederatedDataset:
+    return dataset_of("csv", n_clients, path=str(path), **{"label": "risk", **options})
 
 
 def test_csv_files(tmp_path: Path):
@@ -382,7 +376,7 @@ def test_the_case_of_an_ending_does_not_matter(life: Path):
     for name, experiment in (("V.CSV", "V"), ("W.CSV.XZ", "W")):
         run = mpifed.run(output=experiment, **{**WORDS, "data": name, "rounds": 1})
         assert run.summary["experiment"] == experiment
-        about = read_run(experiment)
+        about = mpifed.read(experiment)
         assert about.class_names == ("high", "low")
 
 
@@ -404,7 +398,8 @@ def test_texts_are_one_hot_and_gaps_the_mean_of_training_samples(tmp_path: Path)
     about = dataset.description
     assert about.client_names == ("Bergen", "Oslo") and about.class_names == ("high", "low")
     # The same by hand: the rows that train are known by their number among those of a client.
-    train = np.concatenate([np.asarray(part[0]) for part in dataset._shards])
+    numbers = table(path, 2, features=["id"], **{**OF_LIFE, "drop": None, "categories": None})
+    train = 900 - numbers.load(np.arange(2), torch.float64).train.x[:, 0].long().numpy()
     filled = np.where(np.isnan(DOSE), np.nanmean(DOSE[train]), DOSE)
     scaled = (filled - filled[train].mean()) / filled[train].std()
     codes = (np.arange(60) % 2)[:, None] == [0, 1]
@@ -421,6 +416,7 @@ def test_texts_are_one_hot_and_gaps_the_mean_of_training_samples(tmp_path: Path)
 @pytest.fixture
 def life(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "life.csv").write_text(LIFE)
     return tmp_path
 
@@ -435,7 +431,7 @@ def test_clients_and_classes_keep_their_names(life: Path, capsys):
     assert (stored["experiment"], stored["clients"]) == ("life", 2)
     assert (stored["algorithm"]["name"], stored["data"]["standardise"]) == ("fedavg", True)
     assert run.clients["client_name"].tolist() == ["Bergen", "Oslo"]
-    assert read_run("named").class_names == ("high", "low")
+    assert mpifed.read("named").class_names == ("high", "low")
     trained = mpifed.load("named")
     assert (trained.client_names, trained.class_names) == (("Bergen", "Oslo"), ("high", "low"))
     oslo = trained.samples("Oslo").test
@@ -444,9 +440,9 @@ def test_clients_and_classes_keep_their_names(life: Path, capsys):
     assert right.double().mean().item() == run.clients["test_accuracy"][1]
     with pytest.raises(InputError, match=r"client is 'Osl', which is no name .* mean 'Oslo'"):
         trained.client("Osl")
-    assert verify(life / "named", 1, Alone(), lambda line: None).differences == []
+    assert run_command(["verify", "named"]) == 0
     capsys.readouterr()
-    assert report(["named", "--clients", "--output", "tables"]) == 0
+    assert run_command(["report", "named", "--clients", "--output", "tables"]) == 0
     accuracy = f"{100 * run.clients['test_accuracy'][1]:.1f}"
     n_train, n_test = (run.clients[name][1] for name in ("n_train", "n_test"))
     row = f"| life | Oslo | {n_train} | {n_test} | {accuracy} |\n"
@@ -457,43 +453,57 @@ def test_clients_and_classes_keep_their_names(life: Path, capsys):
     flags = {f"--{key.replace('_', '-')}": value for key, value in OF_LIFE.items()}
     words = [f"{key}={value}" for key, value in flags.items()]
     words += ["--path=life.csv", "--label=risk", "--missing=mean", "--clients=2", "--output=own.h5"]
-    assert make_file(["csv", *words]) == 0
+    assert run_command(["data", "csv", *words]) == 0
     again = mpifed.run(data="own.h5", rounds=1, output="again")
     assert again.clients["client_name"].tolist() == ["Bergen", "Oslo"]
     assert again.summary["experiment"] == "own"
 
 
-def asked(**overrides):
-    return resolve(apply_overrides(read_experiment(None, overrides), overrides))
+def plan(words: list[str], capsys) -> dict[str, Any]:
+    """The configuration that a command would run."""
+    assert run_command(["run", *words, "--dry-run", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["configuration"]
 
 
-def test_a_run_without_an_experiment_is_of_its_data(life: Path):
+def refusal(words: list[str], capsys) -> str:
+    assert run_command(["run", *words, "--dry-run"]) == 2
+    return capsys.readouterr().err
+
+
+def test_a_run_without_an_experiment_is_of_its_data(life: Path, capsys):
     (life / "nets.py").write_text("def small(data): ...\nclass Net: ...\ndef _own(): ...\n")
-    dealt = asked(data={"name": "csv", "path": "life.csv", "label": "risk"})
-    assert (dealt.experiment, dealt.clients, dealt.algorithm.name) == ("life", 10, "fedavg")
+    words = [f"{key}={value}" for key, value in WORDS.items() if key != "data.client"]
+    dealt = plan(words, capsys)
+    assert (dealt["experiment"], dealt["clients"]) == ("life", 10)
+    assert dealt["algorithm"]["name"] == "fedavg"
     held = mpifed.arrays(X, Y, clients=np.repeat([3, 5, 7, 9], [40, 4, 40, 6]))
-    found = asked(data=held)
-    assert (found.experiment, found.clients) == ("arrays", 3)
+    found = mpifed.run(data=held, rounds=1, output=life / "held").summary
+    assert (found["experiment"], found["clients"]) == ("arrays", 3)
     told = of_arrays(held).remarks[-1]
     assert told.startswith("1 sources have fewer than 5 samples") and told.endswith(": 5")
-    assert asked().experiment == asked(model="mlp").experiment == "synthetic-fedem"
-    own = read_experiment(None, {"model": "nets:small"})
-    assert own == {"experiment": "synthetic-small", "algorithm": "fedavg"}
-    with pytest.raises(
-        InputError, match=r"nets\.py', a file; did you mean 'nets:small' or 'nets:Net'\?"
-    ):
-        asked(model="nets.py")
-    with pytest.raises(InputError, match="Digits has as many as clients=N says"):
-        asked(data="digits", clients="data")
+    for words in ([], ["model=mlp"]):
+        assert (
+            plan(["clients=3", "data.n_test=2", *words], capsys)["experiment"] == "synthetic-fedem"
+        )
+    (life / "pytorch.py").write_text(
+        "import torch\ndef small(data): return torch.nn.Linear(data.input_shape[0], 1)\n"
+    )
+    own = plan(["model=pytorch:small", "clients=3", "data.n_test=2"], capsys)
+    assert (own["experiment"], own["algorithm"]["name"]) == ("synthetic-small", "fedavg")
+    sentence = refusal(["model=nets.py"], capsys)
+    assert "'nets:small'" in sentence and "'nets:Net'" in sentence
+    assert "clients=N" in refusal(["data=digits", "clients=data"], capsys)
     # The path of another file keeps the options that an experiment sets.
-    (life / "own.yaml").write_text("data: {name: csv, path: life.csv, label: risk}\n")
-    kept = apply_overrides(read_experiment("own.yaml"), {"data": "other.csv"})
-    assert kept["data"] == {"name": "csv", "path": "other.csv", "label": "risk"}
+    stored = {"name": "csv", "path": "life.csv", "label": "risk", "missing": "mean", **OF_LIFE}
+    (life / "own.yaml").write_text(yaml.safe_dump({"clients": 2, "data": stored}))
+    (life / "life.csv").rename(life / "other.csv")
+    other = plan(["own.yaml", "data=other.csv"], capsys)["data"]
+    assert (other["name"], other["path"], other["label"]) == ("csv", "other.csv", "risk")
 
 
 def test_a_sweep_of_own_data_needs_no_experiment(life: Path, capsys):
     once = {key: [value] if isinstance(value, list) else value for key, value in WORDS.items()}
     words = [f"{key}={value}" for key, value in once.items()]
-    assert sweep([*words, "local.lr=[0.1,0.2]", "--dry-run"]) == 0
+    assert run_command(["sweep", *words, "local.lr=[0.1,0.2]", "--dry-run"]) == 0
     first = capsys.readouterr().out.splitlines()[0].split()
     assert first[first.index("mpifed") + 2] == "data=life.csv" and "life-sweep" in first[-3]

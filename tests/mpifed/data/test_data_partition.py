@@ -5,28 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from loading import all_rows, labels_by_client
+from loading import all_rows, dataset_of, labels_by_client
 
-from mpifed.data.images import angles, rotated
-from mpifed.data.partitioned import Pool, PooledDataset, Source
-from mpifed.data.partitions import (
-    _draw,
-    apportioned,
-    contiguous,
-    dirichlet,
-    iid,
-    natural,
-    pachinko,
-    partition,
-    pathological,
-    quantity_skew,
-    split_in_order,
-)
-from mpifed.data.sources.mnist import Digits
+import mpifed
+from mpifed.dataset import Dataset, Pool, PooledDataset, Source, partitions
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
+from mpifed.testing import load_dataset, played
 
 label_sizes = st.lists(st.integers(1, 60), min_size=1, max_size=8)
 alphas = st.sampled_from([1e-6, 1e-3, 0.05, 0.4, 1.0, 100.0, 1e9]) | st.floats(1e-6, 1e9)
@@ -48,7 +34,10 @@ def check_partition(parts: list[np.ndarray], n_samples: int, n_clients: int, lea
 @given(label_sizes, st.integers(1, 40), st.integers(2, 7), alphas, st.integers(0, 2**32))
 def test_every_sample_has_one_owner_and_nobody_is_short(sizes, n_clients, least, alpha, seed):
     labels = labels_of(sizes, seed)
-    for function, options in ((iid, {}), (dirichlet, {"dirichlet_alpha": alpha})):
+    for function, options in (
+        (partitions.iid, {}),
+        (partitions.dirichlet, {"dirichlet_alpha": alpha}),
+    ):
 
         def deal(function=function, options=options):
             rng = np.random.default_rng(seed)
@@ -75,7 +64,9 @@ def test_pathological_gives_exactly_the_labels_asked_for(sizes, n_clients, least
 
     def deal():
         rng = np.random.default_rng(seed)
-        return pathological(labels, n_clients, rng, min_samples=least, classes_per_client=each)
+        return partitions.pathological(
+            labels, n_clients, rng, min_samples=least, classes_per_client=each
+        )
 
     if not possible:
         with pytest.raises(InputError, match=r"classes_per_client|min_samples"):
@@ -91,7 +82,7 @@ def test_pathological_gives_exactly_the_labels_asked_for(sizes, n_clients, least
 def test_iid_sizes_differ_by_at_most_one(sizes, n_clients, seed):
     labels = labels_of(sizes, seed)
     assume(len(labels) >= 2 * n_clients)
-    parts = iid(labels, n_clients, np.random.default_rng(seed), min_samples=2)
+    parts = partitions.iid(labels, n_clients, np.random.default_rng(seed), min_samples=2)
     assert len({len(part) for part in parts}) <= 2
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -100,7 +91,7 @@ def test_iid_sizes_differ_by_at_most_one(sizes, n_clients, seed):
 def test_shares_of_a_label_have_the_second_moment_of_the_dirichlet_law(alpha):
     n_clients, n_labels, size = 10, 600, 500
     labels = np.repeat(np.arange(n_labels), size)
-    parts = dirichlet(labels, n_clients, np.random.default_rng(0), dirichlet_alpha=alpha)
+    parts = partitions.dirichlet(labels, n_clients, np.random.default_rng(0), dirichlet_alpha=alpha)
     counts = np.stack([np.bincount(labels[part], minlength=n_labels) for part in parts])
     # E[c (c-1)] = size (size-1) E[p^2] for multinomial counts, and E[p^2] of Dir(alpha 1).
     moment = (counts * (counts - 1.0)).mean() / (size * (size - 1.0))
@@ -109,7 +100,7 @@ def test_shares_of_a_label_have_the_second_moment_of_the_dirichlet_law(alpha):
 
 def test_pathological_shards_are_about_equal_and_pairs_of_labels_are_mixed():
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
-    parts = pathological(labels, 100, np.random.default_rng(0))
+    parts = partitions.pathological(labels, 100, np.random.default_rng(0))
     assert {len(part) for part in parts} == {60}
     assert len({tuple(np.unique(labels[part])) for part in parts}) > 25
 
@@ -117,14 +108,16 @@ def test_pathological_shards_are_about_equal_and_pairs_of_labels_are_mixed():
 def test_the_clients_that_would_be_empty_are_filled_from_the_largest():
     labels = np.repeat([0, 1], 500)
     rng = np.random.default_rng(3)
-    sizes = sorted(map(len, dirichlet(labels, 50, rng, dirichlet_alpha=1e-6, min_samples=5)))
+    sizes = sorted(
+        map(len, partitions.dirichlet(labels, 50, rng, dirichlet_alpha=1e-6, min_samples=5))
+    )
     assert sizes[:48] == [5] * 48
     assert sum(sizes) == 1000
 
 
 @given(st.integers(2, 10**5))
 def test_60_20_20_leaves_no_split_empty_that_can_be_filled(n):
-    parts = split_in_order(np.arange(n))
+    parts = partitions.split_in_order(np.arange(n))
     n_train, n_val, n_test = map(len, parts)
     assert np.array_equal(np.concatenate(parts), np.arange(n))
     assert n_train >= 1 and n_test >= 1 and n_val >= (n >= 3)
@@ -132,23 +125,23 @@ def test_60_20_20_leaves_no_split_empty_that_can_be_filled(n):
 
 
 def test_60_20_20_of_five_is_three_one_one():
-    assert [len(part) for part in split_in_order(np.arange(5))] == [3, 1, 1]
+    assert [len(part) for part in partitions.split_in_order(np.arange(5))] == [3, 1, 1]
 
 
 def test_a_partition_takes_its_own_options_only():
     labels = np.repeat(np.arange(4), 50)
     options = {"dirichlet_alpha": 0.4, "classes_per_client": 1, "min_samples": 5}
-    parts = partition("pathological", labels, 4, np.random.default_rng(0), options)
+    parts = partitions.partition("pathological", labels, 4, np.random.default_rng(0), options)
     assert [len(np.unique(labels[part])) for part in parts] == [1] * 4
 
 
 def test_contiguous_runs_follow_the_papers_rule():
     labels = np.zeros(11, np.int64)
     rng = np.random.default_rng(0)
-    runs = contiguous(labels, 4, rng, min_samples=1)
+    runs = partitions.contiguous(labels, 4, rng, min_samples=1)
     # 1-based rows floor((i - 1) r / n) + 1 .. floor(i r / n) for r = 11, n = 4.
     assert [run.tolist() for run in runs] == [[0, 1], [2, 3, 4], [5, 6, 7], [8, 9, 10]]
-    runs = contiguous(labels, 4, rng, min_samples=1, contiguous_rule="array_split")
+    runs = partitions.contiguous(labels, 4, rng, min_samples=1, contiguous_rule="array_split")
     assert [run.tolist() for run in runs] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]
 
 
@@ -156,7 +149,7 @@ def test_contiguous_runs_follow_the_papers_rule():
 def test_contiguous_runs_are_whole_and_about_equal(n, n_clients, rule):
     assume(n >= n_clients)
     rng = np.random.default_rng(0)
-    parts = contiguous(np.zeros(n), n_clients, rng, min_samples=1, contiguous_rule=rule)
+    parts = partitions.contiguous(np.zeros(n), n_clients, rng, min_samples=1, contiguous_rule=rule)
     check_partition(parts, n, n_clients, n // n_clients)
     assert np.array_equal(np.concatenate(parts), np.arange(n))
     assert max(map(len, parts)) <= -(-n // n_clients)
@@ -164,13 +157,13 @@ def test_contiguous_runs_are_whole_and_about_equal(n, n_clients, rule):
 
 def test_kmeans_gives_every_client_a_place_of_its_own():
     points = np.random.default_rng(0).permutation(np.arange(60.0))[:, None]
-    parts = partition("kmeans", points, 5, np.random.default_rng(1), {"min_samples": 5})
+    parts = partitions.partition("kmeans", points, 5, np.random.default_rng(1), {"min_samples": 5})
     check_partition(parts, 60, 5, 12)
     # On a line equal clusters are intervals.
     places = sorted(sorted(points[part, 0]) for part in parts)
     assert np.concatenate(places).tolist() == list(range(60))
     with pytest.raises(InputError, match="at most 12 of 5 samples"):
-        partition("kmeans", points, 13, np.random.default_rng(1), {"min_samples": 5})
+        partitions.partition("kmeans", points, 13, np.random.default_rng(1), {"min_samples": 5})
 
 
 # Pachinko allocation, quantity skew, natural partitions, rotations and published splits.
@@ -206,7 +199,7 @@ def test_pachinko_gives_every_sample_once_in_equal_numbers(tree, n, least, alpha
     def deal():
         rng = np.random.default_rng(seed)
         options = {"pachinko_alpha": alpha, "pachinko_beta": beta, "min_samples": least}
-        return pachinko(pairs, n, rng, **options)
+        return partitions.pachinko(pairs, n, rng, **options)
 
     if len(pairs) < n * least:
         with pytest.raises(InputError, match=f"clients is {n}.*(at most|fewer than)"):
@@ -222,7 +215,7 @@ def test_pachinko_gives_every_sample_once_in_equal_numbers(tree, n, least, alpha
 def test_pachinko_with_small_parameters_uses_up_one_label_after_another(seed, n_clients):
     pairs = pairs_of([[10] * 4] * 8, seed)
     rng = np.random.default_rng(seed)
-    parts = pachinko(pairs, n_clients, rng, pachinko_alpha=1e-6, pachinko_beta=1e-6)
+    parts = partitions.pachinko(pairs, n_clients, rng, pachinko_alpha=1e-6, pachinko_beta=1e-6)
     size = len(parts[0])
     # The first client finds everything there: whole labels of whole coarse labels, and the rest.
     _, fine = np.unique(pairs[parts[0], 1], return_counts=True)
@@ -235,7 +228,7 @@ def test_pachinko_with_large_parameters_is_uniform_over_leaves_of_uniform_branch
     # Of two coarse labels with 1 and 4 fine ones, the first is drawn every second time.
     pairs = pairs_of([[4000], [4000] * 4], 0)
     options = {"pachinko_alpha": 1e9, "pachinko_beta": 1e9}
-    parts = pachinko(pairs, 20, np.random.default_rng(0), **options)
+    parts = partitions.pachinko(pairs, 20, np.random.default_rng(0), **options)
     share = np.mean(pairs[parts[0], 0] == 2)
     assert share == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(len(parts[0])))
     # When the first is used up, everyone draws from the other alone.
@@ -249,23 +242,11 @@ def test_shares_of_coarse_labels_have_the_moments_of_the_dirichlet_law():
     for seed in range(60):
         rng = np.random.default_rng(seed)
         options = {"pachinko_alpha": alpha, "pachinko_beta": beta}
-        own = pachinko(pairs, 40, rng, **options)[0]
+        own = partitions.pachinko(pairs, 40, rng, **options)[0]
         first.append(np.bincount(pairs[own, 0], minlength=10))
     counts, size = np.array(first), 100
     moment = (counts * (counts - 1.0)).mean() / (size * (size - 1.0))
     assert moment == pytest.approx((alpha + 1) / (10 * (10 * alpha + 1)), rel=0.15)
-
-
-@given(seeds, st.integers(1, 60))
-def test_draws_stop_where_a_label_is_used_up(seed, quota):
-    # Drawn one by one with weights renormalised: the law is a sequence, so each prefix is one.
-    left = np.array([3, 30, 40])
-    assume(quota <= left.sum())
-    rng = np.random.default_rng(seed)
-    logs = np.log(np.array([0.9, 0.1, 1e-300]))
-    taken = _draw(quota, np.zeros(1), logs, np.zeros(3, np.int64), left, rng)
-    assert taken.sum() == quota and np.all(taken <= left)
-    assert taken[2] == max(0, quota - 33)
 
 
 @given(
@@ -281,7 +262,9 @@ def test_quantity_skew_gives_every_sample_once(n, n_clients, least, law, alpha, 
     def deal():
         options = {"quantity_law": law, "quantity_alpha": alpha, "quantity_sigma": spread}
         options |= {"quantity_exponent": spread, "min_samples": least}
-        return quantity_skew(np.zeros(n), n_clients, np.random.default_rng(seed), **options)
+        return partitions.quantity_skew(
+            np.zeros(n), n_clients, np.random.default_rng(seed), **options
+        )
 
     if n < n_clients * least:
         with pytest.raises(InputError, match=f"clients is {n_clients}.*(at most|fewer than)"):
@@ -302,21 +285,27 @@ def test_quantity_skew_gives_every_sample_once(n, n_clients, least, law, alpha, 
     ],
 )
 def test_without_skew_clients_are_equal(options):
-    sizes = list(map(len, quantity_skew(np.zeros(1003), 50, np.random.default_rng(0), **options)))
+    sizes = list(
+        map(len, partitions.quantity_skew(np.zeros(1003), 50, np.random.default_rng(0), **options))
+    )
     assert max(sizes) - min(sizes) <= 1
 
 
 def test_laws_of_sizes():
     rng = np.random.default_rng(0)
     options = {"quantity_law": "power_law", "quantity_exponent": 2.0, "min_samples": 2}
-    sizes = sorted(map(len, quantity_skew(np.zeros(1_000_000), 10, rng, **options)))[::-1]
+    sizes = sorted(map(len, partitions.quantity_skew(np.zeros(1_000_000), 10, rng, **options)))[
+        ::-1
+    ]
     # size - 2 is proportional to rank^-2.
     ratio = (sizes[0] - 2) / (np.array(sizes) - 2)
     assert np.sqrt(ratio) == pytest.approx(np.arange(1, 11), rel=1e-3)
     options = {"quantity_law": "lognormal", "quantity_sigma": 1.5, "min_samples": 2}
-    sizes = np.array([*map(len, quantity_skew(np.zeros(900_000), 1000, rng, **options))])
+    sizes = np.array([*map(len, partitions.quantity_skew(np.zeros(900_000), 1000, rng, **options))])
     assert np.std(np.log(sizes - 1)) == pytest.approx(1.5, rel=0.08)
-    q = np.array([*map(len, quantity_skew(np.zeros(900_000), 1000, rng, quantity_alpha=0.5))])
+    q = np.array(
+        [*map(len, partitions.quantity_skew(np.zeros(900_000), 1000, rng, quantity_alpha=0.5))]
+    )
     share = (q - 5) / (q - 5).sum()
     # E[q^2] of Dir(alpha 1).
     assert (share**2).mean() == pytest.approx(1.5 / (1000 * (1000 * 0.5 + 1)), rel=0.15)
@@ -324,7 +313,7 @@ def test_laws_of_sizes():
 
 def test_small_alpha_leaves_all_but_the_least_to_one_client():
     rng = np.random.default_rng(0)
-    sizes = sorted(map(len, quantity_skew(np.zeros(500), 20, rng, quantity_alpha=1e-6)))
+    sizes = sorted(map(len, partitions.quantity_skew(np.zeros(500), 20, rng, quantity_alpha=1e-6)))
     assert sizes == [5] * 19 + [405]
 
 
@@ -332,7 +321,7 @@ def test_small_alpha_leaves_all_but_the_least_to_one_client():
 def test_apportioned_numbers_add_up_and_are_near(total, shares):
     shares = np.array(shares)
     assume(shares.sum() > 1e-3)
-    found = apportioned(total, shares)
+    found = partitions.apportioned(total, shares)
     assert found.sum() == total and found.min() >= 0
     assert np.all(np.abs(found - total * (shares / shares.sum())) <= 1 + 1e-6)
 
@@ -346,7 +335,7 @@ owners = st.lists(st.integers(0, 8), min_size=1, max_size=120).map(np.array)
 def test_natural_clients_are_whole_sources(owner, n_clients, least, choose):
     def deal():
         rng = np.random.default_rng(5)
-        return natural(owner, n_clients, rng, min_samples=least, choose=choose)
+        return partitions.natural(owner, n_clients, rng, min_samples=least, choose=choose)
 
     sizes = np.bincount(owner)
     enough = np.flatnonzero(sizes >= least)
@@ -366,9 +355,29 @@ def test_natural_clients_are_whole_sources(owner, n_clients, least, choose):
         assert min(sizes[sources]) >= max(left_out, default=0)
 
 
+def rotated(pictures: np.ndarray, *angles: float, clients: int = 1, **options) -> np.ndarray:
+    """Pictures in their order, as clients with these rotations have them."""
+    options = {"rotations": list(angles), "partition": "contiguous", "split": "in_order", **options}
+    data = mpifed.arrays(pictures, **options)
+    dtype = torch.uint8 if pictures.dtype == np.uint8 else torch.float64
+    return by_client(load_dataset(data, clients), dtype)
+
+
+def by_client(dataset: Dataset, dtype: torch.dtype) -> np.ndarray:
+    shards = dataset.load(np.arange(dataset.description.n_clients), dtype)
+    splits = (shards.train, shards.val, shards.test)
+    return np.concatenate(
+        [
+            split.x[split.offsets[client] : split.offsets[client + 1]].numpy()
+            for client in range(dataset.description.n_clients)
+            for split in splits
+        ]
+    )
+
+
 @pytest.mark.parametrize("angle", [90.0, 180.0, 33.0])
 def test_channels_may_come_first_or_last(angle: float):
-    pictures = np.random.default_rng(0).integers(0, 256, (4, 3, 9, 7), np.uint8)
+    pictures = np.random.default_rng(0).integers(0, 256, (5, 3, 9, 7), np.uint8)
     last = np.ascontiguousarray(pictures.transpose(0, 2, 3, 1))
     if angle == 90.0:
         pictures, last = pictures[..., :7, :], last[:, :7]
@@ -378,31 +387,41 @@ def test_channels_may_come_first_or_last(angle: float):
         assert np.array_equal(rotated(pictures[:, channel], angle), turned[:, channel])
 
 
-@given(st.integers(1, 60), st.lists(st.floats(-360, 360), max_size=5), st.floats(0, 360), seeds)
-def test_angles_are_shared_out_equally(n_clients, rotations, spread, seed):
-    found = angles(n_clients, seed, rotations, spread)
-    if not rotations and spread == 0:
-        assert found is None
-        return
-    assert np.array_equal(found, angles(n_clients, seed, rotations, spread))
-    if spread == 0:
-        times = [int((found == angle).sum()) for angle in set(rotations)]
-        assert sum(times) == n_clients
-        if len(set(rotations)) == len(rotations):
-            assert max(times) - min(times) <= 1
-    else:
-        nearest = np.abs(found[:, None] - np.array(rotations or [0.0])).min(1)
-        assert nearest.max() <= spread + 1e-9
+@given(st.integers(1, 30), st.lists(st.sampled_from([0, 90, 180, 270]), min_size=1, unique=True))
+@settings(max_examples=20)
+def test_angles_are_shared_out_equally(n_clients, rotations):
+    corner = np.zeros((5 * n_clients, 4, 4), np.uint8)
+    corner[:, 0, 0] = 255
+    turned = rotated(corner, *rotations, clients=n_clients)[::5]
+    at = [(0, 0), (3, 0), (3, 3), (0, 3)]  # counter-clockwise
+    times = [int((turned[:, *at[angle // 90]] == 255).sum()) for angle in rotations]
+    assert sum(times) == n_clients and max(times) - min(times) <= 1
 
 
-@given(st.integers(-8, 8), st.integers(1, 5), st.integers(3, 6), seeds)
+@pytest.mark.parametrize("rotations", [[], [0, 120, 240]])
+def test_clients_turn_by_about_the_angles(rotations):
+    rows, columns = np.mgrid[-20:21, -20:21]
+    spot = np.exp(-(rows**2 + (columns - 12) ** 2) / 8)
+    options = {"clients": 40, "rotation_spread": 20}
+    pictures = np.broadcast_to(spot, (200, 41, 41))
+    turned = rotated(pictures, *rotations, **options)
+    assert np.array_equal(turned, rotated(pictures, *rotations, **options))
+    angles = np.degrees(
+        np.arctan2(-(turned * rows).sum((1, 2)), (turned * columns).sum((1, 2)))
+    ).reshape(40, 5)
+    assert np.ptp(angles, axis=1).max() < 1e-9
+    away = np.abs((angles[:, :1] - (rotations or [0]) + 180) % 360 - 180).min(axis=1)
+    assert away.max() < 20.5 and away.max() > 10
+
+
+@given(st.integers(-4, 4), st.integers(5, 8), st.integers(3, 6), seeds)
 def test_turns_are_a_group(quarters, n, side, seed):
     pictures = np.random.default_rng(seed).integers(0, 256, (n, 3, side, side), np.uint8)
     turned = rotated(pictures, 90.0 * quarters)
     assert np.array_equal(rotated(turned, -90.0 * quarters), pictures)
-    assert np.array_equal(rotated(turned, 90.0), rotated(pictures, 90.0 * (quarters + 1)))
+    assert np.array_equal(rotated(turned, 90.0), rotated(pictures, 90.0 * (quarters + 1) % 360))
     # Interpolation agrees with moving pixels where it is exact.
-    near = rotated(pictures.astype(float), 90.0 * quarters + 1e-9)
+    near = rotated(pictures.astype(float), 90.0 * quarters % 360 + 1e-9)
     inner = (..., slice(1, -1), slice(1, -1))
     assert np.allclose(near[inner], turned[inner].astype(float), atol=1e-4)
 
@@ -411,17 +430,17 @@ def test_other_angles_interpolate_each_picture_alone():
     pictures = np.random.default_rng(0).integers(0, 256, (6, 9, 7), np.uint8)
     turned = rotated(pictures, 33.0)
     assert turned.dtype == np.uint8 and turned.shape == pictures.shape
-    assert np.array_equal(turned[2:3], rotated(pictures[2:3], 33.0))
+    assert np.array_equal(turned[1:], rotated(pictures[1:], 33.0))
     # A disc about the centre stays one, up to the pixels of its rim.
     rows, columns = np.mgrid[-20:21, -20:21]
-    disc = 200.0 * (np.hypot(rows, columns) < 12)[None]
+    disc = np.repeat(200.0 * (np.hypot(rows, columns) < 12)[None], 5, axis=0)
     assert np.abs(rotated(disc, 17.0) - disc).mean() < 4
 
 
 def test_clients_pictures_are_turned_as_they_are_stored():
-    plain = Digits(6, 0, Alone(), partition="iid")
-    turned = Digits(6, 0, Alone(), partition="iid", rotations=[0, 90, 180], rotation_spread=5)
-    quarter = Digits(6, 0, Alone(), partition="iid", rotations=[90])
+    plain = dataset_of("digits", 6, partition="iid")
+    turned = dataset_of("digits", 6, partition="iid", rotations=[0, 90, 180], rotation_spread=5)
+    quarter = dataset_of("digits", 6, partition="iid", rotations=[90])
     one, by_90 = (d.load(np.arange(6), torch.float32).train for d in (plain, quarter))
     assert torch.equal(torch.rot90(one.x, 1, (1, 2)), by_90.x) and torch.equal(one.y, by_90.y)
     whole = turned.load(np.arange(6), torch.float32).val
@@ -441,7 +460,10 @@ def made(n: int, owner=None, coarse=None, is_test=None, task="classification", s
 
 
 def dealt(source: Source, n_clients: int = 3, further=None, **options) -> PooledDataset:
-    return PooledDataset(lambda: source, further or {}, n_clients, 0, Alone(), **options)
+    return played(
+        lambda alone: PooledDataset(lambda: source, further or {}, n_clients, 0, alone, **options),
+        1,
+    )[0]
 
 
 @given(st.floats(0.2, 1), seeds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import string
 import zipfile
 from pathlib import Path
 
@@ -11,18 +12,14 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as generated
-from loading import all_rows, holds, labels_by_client
+from loading import all_rows, dataset_of, holds, labels_by_client, sorted_rows
 from PIL import Image
 from pyarrow import parquet
 
-from mpifed.data.sources.omniglot import Omniglot, smaller
-from mpifed.data.sources.own_files import Parquet, read_parquet
-from mpifed.data.sources.shakespeare import VOCABULARIES
+from mpifed.dataset import Dataset
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 
 def png(values: np.ndarray) -> bytes:
@@ -58,8 +55,8 @@ def zipped(files: dict[str, bytes], path: Path) -> Path:
     return path
 
 
-def omniglot(raw: Path, n_clients: int = 6, **options) -> Omniglot:
-    return Omniglot(n_clients, 0, Alone(), raw=str(raw), **options)
+def omniglot(raw: Path, n_clients: int = 6, **options) -> Dataset:
+    return dataset_of("omniglot", n_clients, raw=str(raw), **options)
 
 
 def test_drawings_by_drawer(tmp_path: Path):
@@ -106,16 +103,19 @@ def test_drawers_of_two_sets_or_of_each_alphabet(tmp_path: Path):
     assert np.array_equal(found, np.floor(expected + 0.5))
 
 
-@given(
-    generated.arrays(np.uint8, st.tuples(st.just(2), st.integers(1, 9), st.integers(1, 9))),
-    st.integers(1, 9),
-)
-def test_smaller_pictures_keep_their_mean(pictures, side):
-    side = min(side, *pictures.shape[1:])
-    found = smaller(pictures, side)
-    assert found.shape == (2, side, side)
-    assert np.abs(found.mean((1, 2)) - pictures.mean((1, 2))).max() <= 0.5 + 1e-9
-    assert np.array_equal(smaller(pictures[:, :side, :side], side), pictures[:, :side, :side])
+@given(st.integers(1, 105))
+@settings(max_examples=5)
+def test_smaller_pictures_keep_their_mean(tmp_path_factory, side):
+    folder = tmp_path_factory.mktemp("omniglot")
+    files, pictures, *_ = drawings("images_background", {"Greek": 5})
+    path = zipped(files, folder / "images_background.zip")
+    options = {"partition": "iid", "min_samples": 5}
+    whole, small = (
+        all_rows(omniglot(path, 2, size=size, **options), torch.uint8)[0] for size in (105, side)
+    )
+    assert np.array_equal(sorted_rows(whole, np.zeros(30)), sorted_rows(pictures, np.zeros(30)))
+    assert small.shape == (30, side, side)
+    assert np.abs(small.mean((1, 2)) - whole.mean((1, 2))).max() <= 0.5 + 1e-9
 
 
 def hub(features: dict, columns: dict, path: Path) -> None:
@@ -126,9 +126,8 @@ def hub(features: dict, columns: dict, path: Path) -> None:
     parquet.write_table(table, path, row_group_size=7)
 
 
-def parquets(raw: Path, n_clients: int = 2, **options) -> Parquet:
-    options = Parquet.complete_options({"partition": None, **options}, n_clients)
-    return Parquet(n_clients, 0, Alone(), raw=str(raw), **options)
+def parquets(raw: Path, n_clients: int = 2, **options) -> Dataset:
+    return dataset_of("parquet", n_clients, raw=str(raw), **options)
 
 
 RANDOM = np.random.default_rng(0)
@@ -186,8 +185,7 @@ def test_colours_numbers_and_texts(tmp_path: Path):
     dataset = parquets(tmp_path, features="text", **options)
     assert not any("bytes" in line for line in dataset.remarks)
     x, _ = all_rows(dataset, torch.uint8)
-    printable = VOCABULARIES["printable"]
-    assert sorted("".join(printable[c] for c in row) for row in x) == sorted(texts)
+    assert sorted("".join(string.printable[c] for c in row) for row in x) == sorted(texts)
     for name, expected in (("row", numbers), ("one", numbers[:, :1])):
         x, _ = all_rows(parquets(tmp_path, features=name, **options))
         assert np.array_equal(np.sort(x, axis=0), np.sort(expected, axis=0))
@@ -201,7 +199,7 @@ def test_lists_keep_the_type_of_their_numbers(tmp_path: Path, kind: str):
     )
     hub({}, {"image": column, "label": np.arange(9000) % 3}, tmp_path / "own.parquet")
     dataset = parquets(tmp_path)
-    assert dataset._pool.stored == {"u1": "uint8", "f4": "float32"}.get(kind, "float64")
+    assert dataset.is_uint8 == (kind == "u1")
     assert holds(dataset, numbers, np.arange(9000) % 3)
     assert ("data.divisor=255" in "".join(dataset.remarks)) == (kind == "u1")
 
@@ -214,10 +212,9 @@ def test_damaged_parquet_files_are_refused_or_read(tmp_path_factory, noise, at):
     at %= len(whole)
     path.write_bytes(whole[:at] + noise + whole[at + len(noise) :])
     try:
-        found = read_parquet(
-            path.parent, {"features": "image", "label": "label", "client": None}, "abc"
-        )
+        dataset = parquets(path.parent, 1, split="60_20_20")
     except InputError as refused:
         assert str(path.parent) in str(refused)
     else:
-        assert len(found.x) == len(found.y)
+        x, y = all_rows(dataset)
+        assert len(x) == len(y)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import string
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,17 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from loading import holds
+from loading import dataset_of, holds
 from published import emnist_files
 
-from mpifed.data import partitioned
-from mpifed.data.sources.mnist import CHARACTERS, Digits, Emnist, Idx
+from mpifed.dataset import Dataset
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 
-def idx(raw: Path, n_clients: int = 6, **options) -> Idx:
-    return Idx(n_clients, 0, Alone(), raw=str(raw), **options)
+def idx(raw: Path, n_clients: int = 6, **options) -> Dataset:
+    return dataset_of("mnist", n_clients, raw=str(raw), **options)
 
 
 def all_rows(dataset, n_clients: int, dtype=torch.float64) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +45,7 @@ def sorted_rows(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def test_the_digits_are_dealt_whole(partition):
     from sklearn.datasets import load_digits
 
-    dataset = Digits(20, 0, Alone(), partition=partition)
+    dataset = dataset_of("digits", 20, partition=partition)
     assert dataset.description.input_shape == (8, 8)
     assert dataset.description.n_classes == 10
     x, y = all_rows(dataset, 20)
@@ -66,18 +65,25 @@ def check_any_subset_is_the_same(dataset, n_clients: int) -> None:
     assert len(dataset.load(np.arange(0), torch.float32).test.y) == 0
 
 
-def test_any_clients_get_the_same_samples(small_images, monkeypatch):
-    check_any_subset_is_the_same(Digits(9, 3, Alone()), 9)
+def test_any_clients_get_the_same_samples(small_images):
+    check_any_subset_is_the_same(dataset_of("digits", 9, 3), 9)
     check_any_subset_is_the_same(idx(small_images), 6)
-    whole = idx(small_images).load(np.arange(6), torch.float32).train.x
-    monkeypatch.setattr(partitioned, "PIECE", 7)
-    monkeypatch.setattr("mpifed.data.sources.mnist.STEP", 70)
-    assert torch.equal(idx(small_images).load(np.arange(6), torch.float32).train.x, whole)
+
+
+def test_many_pictures_are_read_as_they_stand(tmp_path: Path, write_idx):
+    images = np.random.default_rng(0).integers(0, 256, (5000, 60, 60), np.uint8)
+    for part, rows in (("train", slice(0, 4950)), ("test", slice(4950, 5000))):
+        # More bytes and samples than are read, or sent, at once.
+        write_idx(tmp_path, part, images[rows], np.arange(len(images[rows])) % 7)
+    options = {"partition": "contiguous", "split": "published"}
+    shards = idx(tmp_path, 1, **options).load(np.arange(1), torch.uint8)
+    assert np.array_equal(shards.train.x.numpy(), images[:4950])
+    assert np.array_equal(shards.test.x.numpy(), images[4950:])
 
 
 def test_seeds_order_and_deal_anew():
     def train(run_seed: int, **options) -> torch.Tensor:
-        dataset = Digits(5, run_seed, Alone(), partition="iid", **options)
+        dataset = dataset_of("digits", 5, run_seed, partition="iid", **options)
         return dataset.load(np.arange(5), torch.float32).train.x
 
     assert torch.equal(train(3), train(0, seed=3))
@@ -109,15 +115,16 @@ def test_idx_files_are_read_in_any_compression(tmp_path: Path, write_idx):
 
 @pytest.mark.slow
 def test_the_real_files(mnist: Path):
-    dataset = idx(mnist, 10, partition="iid")
-    x, y = all_rows(dataset, 10, torch.float32)
+    dataset = idx(mnist, 1, partition="contiguous", split="published")
+    x, y = all_rows(dataset, 1, torch.float32)
     assert x.shape == (70000, 784)
     assert np.bincount(y).tolist() == [
         6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958,
     ]  # fmt: skip
     assert x.mean() == pytest.approx(0.1309, abs=1e-4)
     # The test part begins so in the published order.
-    assert dataset._pool.labels[60000:60004].tolist() == [7, 2, 1, 0]
+    test = dataset.load(np.array([0]), torch.uint8).test
+    assert test.y[:4].tolist() == [7, 2, 1, 0]
 
 
 def change(name: str, how: Callable[[bytes], bytes]) -> Callable[[Path], None]:
@@ -162,8 +169,8 @@ def test_damaged_idx_files_are_refused(small_images: Path, case: str):
 # EMNIST as NIST publishes it: upright images, labels from 0, from the zip or from its files.
 
 
-def emnist(raw: Path, n_clients: int = 5, **options) -> Emnist:
-    return Emnist(n_clients, 0, Alone(), raw=str(raw), **options)
+def emnist(raw: Path, n_clients: int = 5, **options) -> Dataset:
+    return dataset_of("emnist", n_clients, raw=str(raw), **options)
 
 
 def zipped(files: dict[str, bytes], path: Path) -> Path:
@@ -207,5 +214,5 @@ def test_a_published_test_part_and_a_fraction(tmp_path: Path):
 def test_letters_count_from_0(tmp_path: Path):
     files, x, y = emnist_files("letters", 26, first=1)
     dataset = emnist(zipped(files, tmp_path / "gzip.zip"), variant="letters")
-    assert dataset.description.class_names == tuple(CHARACTERS["letters"])
+    assert dataset.description.class_names == tuple(string.ascii_uppercase)
     assert holds(dataset, x, y, 255)

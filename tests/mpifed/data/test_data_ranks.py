@@ -8,21 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from loading import dataset_of
 
-from mpifed.data.base import Shards
-from mpifed.data.federated_file import Contents, FederatedFile, write
-from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
-from mpifed.data.sources.flix import Sine, Tags, TagsFile
-from mpifed.data.sources.libsvm import LibSvm
-from mpifed.data.sources.mnist import Digits, Idx
-from mpifed.data.sources.ratings import Ratings
-from mpifed.data.sources.synthetic import Synthetic
+from mpifed.dataset import Communicator, Dataset, Shards
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone, Communicator, world
+from mpifed.testing import run_command, world
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
 N_CLIENTS = 11
+LAUNCHER_VARIABLES = (
+    *("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS"),
+    *("PMIX_SIZE", "PMIX_RANK", "SLURM_NTASKS", "SLURM_PROCID"),
+)
 
 
 def hosted(communicator: Communicator, n_clients: int) -> np.ndarray:
@@ -51,23 +49,23 @@ def check_ranks(make, communicator: Communicator) -> None:
     clients = hosted(communicator, N_CLIENTS)
     for dtype in (torch.float32, torch.float64):
         dataset = make(communicator)
-        assert dataset.remarks == make(Alone()).remarks
+        assert dataset.remarks == make(None).remarks
         found = dataset.load(clients, dtype)
         assert np.array_equal(found.client_ids, clients)
-        check(found, make(Alone()).load(np.arange(N_CLIENTS), dtype))
+        check(found, make(None).load(np.arange(N_CLIENTS), dtype))
     covered = communicator.sum(np.bincount(clients, minlength=N_CLIENTS).astype(np.int64))
     assert covered.tolist() == [1] * N_CLIENTS
 
 
-def released(communicator: Communicator) -> Synthetic:
+def released(communicator: Communicator | None) -> Dataset:
     options = {"dimension": 9, "n_test": 60}
-    return Synthetic(N_CLIENTS, 0, communicator, variant="released", **options)
+    return dataset_of("synthetic", N_CLIENTS, 0, communicator, variant="released", **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_released_data_are_sent_by_rank_0(dtype):
     communicator = world()
-    alone = released(Alone()).load(np.arange(N_CLIENTS), dtype)
+    alone = released(None).load(np.arange(N_CLIENTS), dtype)
     check(released(communicator).load(hosted(communicator, N_CLIENTS), dtype), alone)
 
 
@@ -75,7 +73,9 @@ def test_released_data_are_sent_by_rank_0(dtype):
 def test_synthetic_data_made_by_their_owners(variant):
     communicator = world()
     check_ranks(
-        lambda comm: Synthetic(N_CLIENTS, 5, comm, variant=variant, n_test=30, dimension=4),
+        lambda comm: dataset_of(
+            "synthetic", N_CLIENTS, 5, comm, variant=variant, n_test=30, dimension=4
+        ),
         communicator,
     )
     sent = communicator.bytes_sent  # by the sum in ``check_ranks`` alone
@@ -84,29 +84,32 @@ def test_synthetic_data_made_by_their_owners(variant):
 
 
 def test_digits():
-    check_ranks(lambda comm: Digits(N_CLIENTS, 1, comm), world())
+    check_ranks(lambda comm: dataset_of("digits", N_CLIENTS, 1, comm), world())
 
 
-def test_idx_images(mpi_tmp_path: Path, write_idx, monkeypatch):
+def test_idx_images(mpi_tmp_path: Path, write_idx):
     communicator = world()
     if communicator.rank == 0:
         random = np.random.default_rng(0)
-        for part, count in (("train", 260), ("test", 90)):
+        for part, count in (
+            ("train", 50_000),
+            ("test", 90),
+        ):  # a client has more than is sent at once
             images = random.integers(0, 256, (count, 4, 5))
             write_idx(mpi_tmp_path, part, images, random.integers(0, 3, count), (".gz", ".xz"))
     communicator.barrier()
-    monkeypatch.setattr("mpifed.data.sources.mnist.STEP", 640)
-    monkeypatch.setattr("mpifed.data.partitioned.PIECE", 64)
-    check_ranks(lambda comm: Idx(N_CLIENTS, 0, comm, raw=str(mpi_tmp_path)), communicator)
+    check_ranks(
+        lambda comm: dataset_of("mnist", N_CLIENTS, 0, comm, raw=str(mpi_tmp_path)), communicator
+    )
 
 
 GENERATED = {
-    "sine": (Sine, {"split": 4, "n_val": 2, "n_test": 5}),
-    "tags": (Tags, {"vocabulary": 40, "tags": 8, "n_train": 5, "n_val": 2, "n_test": 4}),
-    "poisson": (Poisson, {"n_train": 6, "n_test": 2}),
-    "mixture": (GaussianMixture, {"n_train": 6, "n_test": 2, "sharding": "sorted"}),
-    "dictionary": (Dictionary, {"samples": 80, "dim": 5}),
-    "copies": (Dictionary, {"samples": 9, "variant": "homogeneous"}),
+    "sine": ("sine", {"split": 4, "n_val": 2, "n_test": 5}),
+    "tags": ("tags", {"vocabulary": 40, "tags": 8, "n_train": 5, "n_val": 2, "n_test": 4}),
+    "poisson": ("poisson", {"n_train": 6, "n_test": 2}),
+    "mixture": ("gaussian_mixture", {"n_train": 6, "n_test": 2, "sharding": "sorted"}),
+    "dictionary": ("dictionary", {"samples": 80, "dim": 5}),
+    "copies": ("dictionary", {"samples": 9, "variant": "homogeneous"}),
 }
 
 
@@ -114,17 +117,18 @@ GENERATED = {
 def test_generated_data(name: str):
     component, options = GENERATED[name]
     communicator = world()
-    check_ranks(lambda comm: component(N_CLIENTS, 2, comm, **options), communicator)
-    if component.fresh is None:
+    check_ranks(lambda comm: dataset_of(component, N_CLIENTS, 2, comm, **options), communicator)
+    made = dataset_of(component, N_CLIENTS, 2, **options)
+    if made.fresh is None:
         return
     clients = hosted(communicator, N_CLIENTS)
-    whole = component(N_CLIENTS, 2, Alone(), **options).fresh(np.arange(N_CLIENTS), 3, 4)
-    found = component(N_CLIENTS, 2, communicator, **options).fresh(clients, 3, 4)
+    whole = made.fresh(np.arange(N_CLIENTS), 3, 4)
+    found = dataset_of(component, N_CLIENTS, 2, communicator, **options).fresh(clients, 3, 4)
     assert torch.equal(found.x, whole.x.reshape(N_CLIENTS, 4, -1)[clients].flatten(0, 1))
 
 
 @pytest.mark.parametrize("partition", ["contiguous", "kmeans"])
-def test_a_libsvm_file_that_only_rank_0_has(mpi_tmp_path: Path, monkeypatch, partition):
+def test_a_libsvm_file_that_only_rank_0_has(mpi_tmp_path: Path, partition):
     communicator = world()
     path = mpi_tmp_path / "file.xz"
     if communicator.rank == 0:
@@ -132,11 +136,10 @@ def test_a_libsvm_file_that_only_rank_0_has(mpi_tmp_path: Path, monkeypatch, par
         lines = [f"{i % 2} 1:{i} 2:{random.normal()!r} 4:1" for i in range(101)]
         path.write_bytes(lzma.compress("\n".join(lines).encode()))
     communicator.barrier()
-    monkeypatch.setattr("mpifed.data.partitioned.PIECE", 16)
     options = {"partition": partition, "test_fraction": 0.3}
-    whole = LibSvm(N_CLIENTS, 0, Alone(), path=str(path), **options)
+    whole = dataset_of("libsvm", N_CLIENTS, path=str(path), **options)
     where = str(path) if communicator.rank == 0 else "/nowhere/at/all"
-    found = LibSvm(N_CLIENTS, 0, communicator, path=where, **options)
+    found = dataset_of("libsvm", N_CLIENTS, 0, communicator, path=where, **options)
     for name in ("n_train", "n_test"):
         assert np.array_equal(getattr(found.description, name), getattr(whole.description, name))
     loaded = found.load(hosted(communicator, N_CLIENTS), torch.float64)
@@ -152,7 +155,7 @@ def test_ratings(mpi_tmp_path: Path):
         path.write_text("\n".join(lines))
     communicator.barrier()
     options = {"path": str(path), "users": 50, "movies": 7}
-    check_ranks(lambda comm: Ratings(N_CLIENTS, 1, comm, **options), communicator)
+    check_ranks(lambda comm: dataset_of("ratings", N_CLIENTS, 1, comm, **options), communicator)
 
 
 @pytest.mark.parametrize("layout", ["natural", "divided"])
@@ -173,7 +176,17 @@ def test_a_file_of_tags(mpi_tmp_path: Path, layout):
     communicator.barrier()
     options = {"choose": "first", "layout": layout, "sources": 1, "n_val": 2, "n_test": 3}
     options |= {"path": str(path), "n_train": 3}
-    check_ranks(lambda comm: TagsFile(N_CLIENTS, 1, comm, **options), communicator)
+    check_ranks(lambda comm: dataset_of("tags_file", N_CLIENTS, 1, comm, **options), communicator)
+
+
+def write_file(path: Path, name: str, dtype: str, **options) -> None:
+    """The federated file of a data set, written by a process that no launcher started."""
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
+    words += ["--clients", N_CLIENTS, "--seed", 1, "--dtype", dtype, "--output", path]
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in LAUNCHER_VARIABLES:
+            patch.delenv(variable, raising=False)
+        assert run_command(["data", name, *words]) == 0
 
 
 @pytest.mark.parametrize("task", ["multi_label", "regression", "unlabelled"])
@@ -182,12 +195,11 @@ def test_a_federated_file_of_any_task(mpi_tmp_path: Path, task):
     path = mpi_tmp_path / "file.h5"
     name = {"multi_label": "tags", "regression": "sine", "unlabelled": "mixture"}[task]
     component, options = GENERATED[name]
-    made = component(N_CLIENTS, 1, Alone(), **options)
+    made = dataset_of(component, N_CLIENTS, 1, **options)
     if communicator.rank == 0:
-        contents = Contents(made.description, "natural", 1, "float64")
-        write(path, contents, [made.load(np.arange(N_CLIENTS), torch.float64)], {})
+        write_file(path, component, "float64", **options)
     communicator.barrier()
-    found = FederatedFile(N_CLIENTS, 0, communicator, path=str(path))
+    found = dataset_of("federated", N_CLIENTS, 0, communicator, path=str(path))
     assert found.description.task == task
     shards = found.load(hosted(communicator, N_CLIENTS), torch.float64)
     check(shards, made.load(np.arange(N_CLIENTS), torch.float64))
@@ -196,12 +208,11 @@ def test_a_federated_file_of_any_task(mpi_tmp_path: Path, task):
 def test_a_federated_file(mpi_tmp_path: Path):
     communicator = world()
     path = mpi_tmp_path / "digits.h5"
-    digits = Digits(N_CLIENTS, 1, Alone(), partition="iid")
+    digits = dataset_of("digits", N_CLIENTS, 1, partition="iid")
     if communicator.rank == 0:
-        contents = Contents(digits.description, "iid", 1, "uint8", 16)
-        write(path, contents, [digits.load(np.arange(N_CLIENTS), torch.uint8)], {})
+        write_file(path, "digits", "float32", partition="iid")
     communicator.barrier()
-    found = FederatedFile(N_CLIENTS, 0, communicator, path=str(path))
+    found = dataset_of("federated", N_CLIENTS, 0, communicator, path=str(path))
     shards = found.load(hosted(communicator, N_CLIENTS), torch.float32)
     check(shards, digits.load(np.arange(N_CLIENTS), torch.float32))
 
@@ -211,6 +222,6 @@ def test_bad_input_is_the_same_sentence_on_every_rank(mpi_tmp_path: Path):
     # Only rank 0 looks, so that ranks without the file do not wait for those with it.
     path = str(mpi_tmp_path / "nowhere.h5") if communicator.rank == 0 else "/another/place.h5"
     with pytest.raises(InputError, match=r"nowhere\.h5"):
-        FederatedFile(3, 0, communicator, path=path)
+        dataset_of("federated", 3, 0, communicator, path=path)
     with pytest.raises(InputError, match="no such directory"):
-        Idx(3, 0, communicator, raw="/nowhere/at/all")
+        dataset_of("mnist", 3, 0, communicator, raw="/nowhere/at/all")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from loading import dataset_of
 from published import emnist_files, write_cifar_10, write_cifar_100
 from test_data_leaf import femnist_users, leaf_file
 from test_data_pictures import drawings, zipped
@@ -15,17 +15,9 @@ from test_data_ranks import N_CLIENTS, check_ranks
 from test_data_texts import play_of
 
 import mpifed
-from mpifed.api import Request, execute
-from mpifed.data.from_python import Arrays
-from mpifed.data.sources.cifar import Cifar10, Cifar100
-from mpifed.data.sources.language import Text
-from mpifed.data.sources.leaf import Femnist
-from mpifed.data.sources.mnist import Digits, Emnist
-from mpifed.data.sources.omniglot import Omniglot
-from mpifed.data.sources.own_files import Csv, Npz
-from mpifed.data.sources.shakespeare import Shakespeare
+from mpifed.dataset import Communicator
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone, Communicator, world
+from mpifed.testing import load_dataset, world
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -62,65 +54,63 @@ def write_own(folder: Path) -> None:
 
 
 CASES = {
-    "cifar10": (write_cifar, Cifar10, {"raw": "ten", "partition": "quantity_skew"}),
-    "cifar100": (write_cifar, Cifar100, {"raw": "hundred", "rotations": [0.0, 90.0]}),
-    "emnist": (write_emnist, Emnist, {"raw": ".", "fraction": 0.7}),
-    "femnist": (write_leaf, Femnist, {"raw": "."}),
-    "omniglot": (write_omniglot, Omniglot, {"raw": ".", "size": 20, "rotation_spread": 30.0}),
-    "npz": (write_own, Npz, {"path": "own.npz", "client": "who", "partition": "natural"}),
-    "csv": (write_own, Csv, {"path": "own.csv", "partition": "dirichlet", "standardise": True}),
+    "cifar10": (write_cifar, "cifar10", {"raw": "ten", "partition": "quantity_skew"}),
+    "cifar100": (write_cifar, "cifar100", {"raw": "hundred", "rotations": [0.0, 90.0]}),
+    "emnist": (write_emnist, "emnist", {"raw": ".", "fraction": 0.7}),
+    "femnist": (write_leaf, "femnist", {"raw": "."}),
+    "omniglot": (write_omniglot, "omniglot", {"raw": ".", "size": 20, "rotation_spread": 30.0}),
+    "npz": (write_own, "npz", {"path": "own.npz", "client": "who", "partition": "natural"}),
+    "csv": (write_own, "csv", {"path": "own.csv", "partition": "dirichlet", "standardise": True}),
     "shakespeare": (
         lambda folder: (folder / "play.txt").write_text(play_of([150 + 9 * i for i in range(13)])),
-        Shakespeare,
+        "shakespeare",
         {"path": "play.txt", "sequence_length": 7, "stride": 3},
     ),
     "every position": (
         lambda folder: (folder / "play.txt").write_text(play_of([150 + 9 * i for i in range(13)])),
-        Shakespeare,
+        "shakespeare",
         {"path": "play.txt", "sequence_length": 7, "stride": 3, "targets": "every"},
     ),
     "a fraction of a text": (
         lambda folder: (folder / "play.txt").write_text(play_of([250 + 9 * i for i in range(13)])),
-        Shakespeare,
+        "shakespeare",
         {"path": "play.txt", "sequence_length": 7, "fraction": 0.5},
     ),
     "tokens": (
         lambda folder: (folder / "play.txt").write_text(play_of([150 + 9 * i for i in range(13)])),
-        Text,
+        "text",
         {"path": "play.txt", "layout": "roles", "sequence_length": 7},
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_published_files(mpi_tmp_path: Path, monkeypatch, case: str):
-    write, component, options = CASES[case]
+def test_published_files(mpi_tmp_path: Path, case: str):
+    write, name, options = CASES[case]
     communicator = world()
     if communicator.rank == 0:
         write(mpi_tmp_path)
     communicator.barrier()
-    monkeypatch.setattr("mpifed.data.partitioned.PIECE", 64)
     where = "raw" if "raw" in options else "path"
 
-    def make(used: Communicator):
+    def make(used: Communicator | None):
         # Ranks but the first look in vain, unless they are alone.
-        seen = used.rank == 0
+        seen = used is None or used.rank == 0
         place = str(mpi_tmp_path / options[where]) if seen else "/nowhere/at/all"
-        return component(N_CLIENTS, 3, used, **{**options, where: place})
+        return dataset_of(name, N_CLIENTS, 3, used, **{**options, where: place})
 
     check_ranks(make, communicator)
 
 
 def test_rotations_do_not_depend_on_ranks():
     options = {"rotations": [0.0, 45.0], "rotation_spread": 10.0, "partition": "quantity_skew"}
-    check_ranks(lambda comm: Digits(N_CLIENTS, 1, comm, **options), world())
+    check_ranks(lambda comm: dataset_of("digits", N_CLIENTS, 1, comm, **options), world())
 
 
 def test_own_arrays_and_those_that_only_rank_0_has(mpi_tmp_path: Path):
     communicator = world()
     data = mpifed.arrays(X, Y, clients=np.arange(150) % N_CLIENTS)
-    options = {"digest": data["digest"], "client": True, "partition": "natural"}
-    check_ranks(lambda comm: Arrays(N_CLIENTS, 1, comm, **options), communicator)
+    check_ranks(lambda comm: load_dataset(data, N_CLIENTS, seed=1, communicator=comm), communicator)
 
 
 def test_samples_in_place_of_a_section_on_one_rank_are_refused_on_all(mpi_tmp_path: Path):
@@ -140,24 +130,22 @@ def test_other_arrays_on_one_rank_are_refused_on_all(mpi_tmp_path: Path):
     data = mpifed.arrays(own, Y)
     digest = communicator.broadcast_object(data["digest"])
     with pytest.raises(InputError, match=f"rank {communicator.size - 1} has other arrays"):
-        Arrays(N_CLIENTS, 1, communicator, digest=digest, partition="iid")
-    overrides = {"data": dict(data), "clients": communicator.size, "rounds": 1}
-    request = Request("digits-fedem", overrides, mpi_tmp_path / "run")
+        of_rank_0 = {**data, "digest": digest}
+        load_dataset(of_rank_0, N_CLIENTS, seed=1, communicator=communicator)
+    options = {"clients": communicator.size, "rounds": 1, "output": mpi_tmp_path / "run"}
     with pytest.raises(InputError, match="has other arrays than rank 0"):
-        execute(request, communicator, lambda: False)
+        mpifed.run("digits-fedem", data=data, **options)
     assert not (mpi_tmp_path / "run").exists()
 
 
 def test_a_run_on_own_arrays_is_the_same_on_any_ranks(mpi_tmp_path: Path):
     communicator = world()
     data = mpifed.arrays(X, Y, clients=np.arange(150) % 7)
-    overrides = {"data": dict(data), "clients": 7, "rounds": 2, "evaluation.every": 1}
-    found = []
-    for name, used in (("many", communicator), ("one", Alone())):
-        if used is not communicator and communicator.rank > 0:
-            continue
-        execute(Request("digits-fedem", overrides, mpi_tmp_path / name, quiet=True), used, bool)
-        if communicator.rank == 0:
-            summary = json.loads((mpi_tmp_path / name / "summary.json").read_text())
-            found.append(summary["state_digest"])
-    assert len(set(found)) <= 1 and len(found) == 2 * (communicator.rank == 0)
+    options = {"data": data, "clients": 7, "rounds": 2, "evaluation.every": 1, "quiet": True}
+    digests = [mpifed.run("digits-fedem", output=mpi_tmp_path / "many", **options).summary]
+    if communicator.rank == 0:
+        from mpi4py import MPI
+
+        alone = {**options, "comm": MPI.COMM_SELF, "output": mpi_tmp_path / "one"}
+        digests.append(mpifed.run("digits-fedem", **alone).summary)
+    assert len({summary["state_digest"] for summary in digests}) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import itertools
 import lzma
 import os
 from pathlib import Path
@@ -11,13 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from loading import dataset_of
 
-from mpifed.data import partitioned
-from mpifed.data.sources import libsvm
-from mpifed.data.sources.libsvm import LibSvm
-from mpifed.data.sources.ratings import Ratings, matrix, parse, selected
+from mpifed.dataset import Dataset
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 # Movies 7, 9 and 4 have 3, 3 and 2 ratings, movie 5 one.
 SMALL = """3::7::5::978300760
@@ -39,19 +37,21 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
-def make(path: Path | str, n_clients: int = 2, **options) -> Ratings:
-    return Ratings(n_clients, 0, Alone(), path=str(path), **options)
+def make(path: Path | str, n_clients: int = 2, **options) -> Dataset:
+    return dataset_of("ratings", n_clients, path=str(path), **options)
+
+
+def stars(path: Path, users: int, movies: int, **options) -> np.ndarray:
+    """The ratings of the users and movies that are chosen, in their order."""
+    options = {"users": users, "movies": movies, "partition": "contiguous", **options}
+    return make(path, 1, **options).load(np.arange(1), torch.float64).train.x.numpy()
 
 
 def test_the_most_rated_are_kept_with_ties_by_the_smaller_number(small: Path):
-    table = parse(small)
-    users, movies = selected(table, 3, 2, None)
-    assert movies.tolist() == [7, 9]
-    # Among these movies users 1 and 3 have two ratings, 5 and 12 one.
-    assert users.tolist() == [1, 3, 5]
-    assert matrix(table, users, movies).tolist() == [[4, 3], [5, 2], [0, 4]]
-    assert selected(table, 1, 3, None)[1].tolist() == [4, 7, 9]
-    assert selected(table, 1, 3, None)[0].tolist() == [3]
+    # Movies 7 and 9. Among these users 1 and 3 have two ratings, 5 and 12 one.
+    assert stars(small, 3, 2).tolist() == [[4, 3], [5, 2], [0, 4]]
+    # Movies 4, 7 and 9 of user 3.
+    assert stars(small, 1, 3).tolist() == [[1, 5, 2]]
 
 
 def test_users_are_unlabelled_rows_dealt_whole(tmp_path: Path):
@@ -76,17 +76,17 @@ def test_users_are_unlabelled_rows_dealt_whole(tmp_path: Path):
 
 
 def test_a_random_choice_is_of_the_seed_and_among_those_who_rate(small: Path):
-    table = parse(small)
+    # Users 1, 3, 5, 12 and movies 4, 5, 7, 9.
+    ratings = np.array([[0, 0, 4, 3], [1, 0, 5, 2], [2, 0, 0, 4], [0, 5, 1, 0]])
+    pairs = list(itertools.combinations(range(4), 2))
+    possible = [ratings[np.ix_(users, movies)].tolist() for users in pairs for movies in pairs]
+    drawn = []
     for seed in range(20):
-        users, movies = selected(table, 2, 2, np.random.default_rng(seed))
-        assert set(users) <= {1, 3, 5, 12} and set(movies) <= {4, 5, 7, 9}
-        assert (matrix(table, users, movies) > 0).any(axis=1).all()
-        again = selected(table, 2, 2, np.random.default_rng(seed))
-        assert np.array_equal(users, again[0]) and np.array_equal(movies, again[1])
-    train = make(small, users=2, movies=2, choose="random", seed=5)
-    same = make(small, users=2, movies=2, choose="random", seed=5)
-    rows = [one.load(np.arange(2), torch.float64).train.x for one in (train, same)]
-    assert torch.equal(*rows)
+        rows = stars(small, 2, 2, choose="random", seed=seed)
+        assert rows.tolist() in possible and (rows > 0).any(axis=1).all()
+        assert np.array_equal(rows, stars(small, 2, 2, choose="random", seed=seed))
+        drawn.append(rows.tobytes())
+    assert len(set(drawn)) > 5
 
 
 BAD = {
@@ -101,14 +101,14 @@ def test_a_bad_file_is_refused_in_a_sentence_that_says_where(small: Path, case: 
     text, message = BAD[case]
     small.write_text(text)
     with pytest.raises(InputError) as refused:
-        parse(small)
+        make(small)
     assert str(small) in str(refused.value) and "\n" not in str(refused.value)
     assert message in str(refused.value)
 
 
 def test_windows_lines_and_half_stars_are_read(small: Path):
     small.write_bytes(b"1::2::3.5::4\r\n2::2::3::4\r\n")
-    assert parse(small).stars.tolist() == [3.5, 3]
+    assert stars(small, 2, 1).tolist() == [[3.5], [3]]
 
 
 REPOSITORY = Path(__file__).parents[3]
@@ -129,11 +129,11 @@ DENSE = np.array([[0.5, 0, -2], [0, 1e-3, 0], [0, 0, 0], [1, 2, 3], [0, 0, 0.1]]
 LABELS = [0, 1, 0, 1, 0]
 
 
-def make_of_libsvm(path: Path, n_clients: int = 2, **options) -> LibSvm:
-    return LibSvm(n_clients, 0, Alone(), path=str(path), **options)
+def make_of_libsvm(path: Path, n_clients: int = 2, **options) -> Dataset:
+    return dataset_of("libsvm", n_clients, path=str(path), **options)
 
 
-def train_of(dataset: LibSvm, n_clients: int = 2, dtype=torch.float64):
+def train_of(dataset: Dataset, n_clients: int = 2, dtype=torch.float64):
     return dataset.load(np.arange(n_clients), dtype).train
 
 
@@ -162,8 +162,8 @@ def test_a_file_is_read_as_it_stands_in_any_compression(tmp_path: Path, ending: 
 def test_a_directory_of_raw_files_is_looked_into(
     small_of_libsvm: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def raw(directory: Path, path: str | None = None) -> LibSvm:
-        return LibSvm(2, 0, Alone(), raw=str(directory), path=path)
+    def raw(directory: Path, path: str | None = None) -> Dataset:
+        return dataset_of("libsvm", 2, raw=str(directory), path=path)
 
     assert raw(small_of_libsvm.parent).description.source == "libsvm-small_of_libsvm"
     (small_of_libsvm.parent / "other.gz").write_bytes(gzip.compress(TEXT))
@@ -174,7 +174,7 @@ def test_a_directory_of_raw_files_is_looked_into(
         raw(small_of_libsvm)
     monkeypatch.delenv("MPIFED_DATA", raising=False)
     with pytest.raises(InputError, match=r"data\.raw is empty and MPIFED_DATA"):
-        LibSvm(2, 0, Alone())
+        dataset_of("libsvm", 2)
 
 
 def test_labels_become_what_they_mean(tmp_path: Path):
@@ -234,11 +234,12 @@ def test_a_client_always_keeps_something_to_train_on(tmp_path: Path):
         make_of_libsvm(tmp_path / "file", 5)
 
 
-def test_pieces_and_clients_asked_for_change_nothing(tmp_path: Path, monkeypatch):
-    generated(tmp_path / "file", 90)
+def test_clients_of_many_samples_and_any_of_them_are_read_as_they_stand(tmp_path: Path):
+    x, y = generated(tmp_path / "file", 9000)  # samples are read and sent in pieces of fewer
+    dataset = make_of_libsvm(tmp_path / "file", 2, intercept=False)
+    train = train_of(dataset)
+    assert np.array_equal(train.x.numpy(), x) and np.array_equal(train.y.numpy(), y)
     whole = train_of(make_of_libsvm(tmp_path / "file", 7), 7, torch.float32)
-    monkeypatch.setattr(partitioned, "PIECE", 8)
-    monkeypatch.setattr(libsvm, "PIECE", 8)
     some = make_of_libsvm(tmp_path / "file", 7).load(np.array([1, 5]), torch.float32).train
     rows = np.concatenate([np.arange(*whole.offsets[c : c + 2]) for c in (1, 5)])
     assert torch.equal(some.x, whole.x[rows]) and torch.equal(some.y, whole.y[rows])

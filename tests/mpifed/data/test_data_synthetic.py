@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loading import dataset_of
 from scipy.stats import norm
 
-from mpifed.data.sources.synthetic import Setting, Synthetic, samples
-from mpifed.mpi.communicator import Alone
-from mpifed.random import stream
+from mpifed.dataset import stream
 
 BOTH = pytest.mark.parametrize("variant", ["paper", "corrected"])
 
 
-def components_of(dataset: Synthetic, client: int, split: str) -> np.ndarray:
+def components_of(dataset: Any, client: int, split: str) -> np.ndarray:
     """The component of each of a client's samples; -1 for constant labels."""
     if dataset.variant == "released":
-        return [*samples(dataset.setting)][client][split == "test"][2]
+        *_, latent = by_the_procedure(dataset.setting)
+        return latent[2 * client + (split == "test")]
     counts = dataset.description.n_train if split == "train" else dataset.description.n_test
     setting, mixture = dataset.setting, dataset.truth.mixture[client]
     draws = stream(setting.seed, f"synthetic/{split}/labels", client=client)
     return draws.choice(setting.n_components, int(counts[client]), p=mixture)
 
 
-def make(n_clients: int, run_seed: int = 0, **options) -> Synthetic:
-    return Synthetic(n_clients, run_seed, Alone(), **options)
+def make(n_clients: int, run_seed: int = 0, **options) -> Any:
+    return dataset_of("synthetic", n_clients, run_seed, **options)
 
 
 def rows_of(split, client: int):
@@ -116,7 +117,7 @@ def test_components_are_drawn_by_the_clients_own_weights(variant):
         assert np.all(np.abs(counts - 2000 * pi) <= 5 * np.sqrt(2000 * pi * (1 - pi)) + 1e-9 + 3)
 
 
-def logits_and_labels(dataset: Synthetic, n_clients: int) -> tuple[np.ndarray, np.ndarray]:
+def logits_and_labels(dataset: Any, n_clients: int) -> tuple[np.ndarray, np.ndarray]:
     test = dataset.load(np.arange(n_clients), torch.float64).test
     latent = np.concatenate([components_of(dataset, client, "test") for client in range(n_clients)])
     theta = dataset.truth.components[latent]
@@ -184,11 +185,11 @@ def test_extreme_weights_are_still_weights(alpha):
 SMALL = {"n_components": 3, "dimension": 7, "n_test": 40}
 
 
-def released(n_clients: int, **options) -> Synthetic:
-    return Synthetic(n_clients, 99, Alone(), variant="released", **options)
+def released(n_clients: int, **options) -> Any:
+    return dataset_of("synthetic", n_clients, 99, variant="released", **options)
 
 
-def by_the_procedure(setting: Setting):
+def by_the_procedure(setting: Any):
     """The documented procedure, step by step, on numpy's and scikit-learn's global stream."""
     from sklearn.utils import shuffle
 
@@ -198,18 +199,22 @@ def by_the_procedure(setting: Setting):
     alpha = setting.dirichlet_alpha * np.ones(setting.n_components)
     pi = [np.random.dirichlet(alpha) for _ in sizes]
     theta = np.random.uniform(-1, 1, (setting.n_components, setting.dimension))
-    result = []
+    result, latent = [], []
     for weights, n_train in zip(pi, sizes, strict=True):
         for n in (n_train, setting.n_test):
             counts = np.random.multinomial(n, weights)
             x, y = np.random.uniform(-1, 1, (n, setting.dimension)), np.zeros(n)
+            component = np.full(n, -1)
             for m in range(setting.n_components):
                 eps = np.random.normal(scale=setting.noise, size=counts[m])
                 logit = x[0 : counts[m]] @ theta[m] + eps
                 y[0 : counts[m]] = np.rint(1 / (1 + np.exp(-logit)))
-            result.append(shuffle(x, y))
+                component[0 : counts[m]] = m
+            x, y, component = shuffle(x, y, component)
+            result.append((x, y))
+            latent.append(component)
     np.random.set_state(before)
-    return sizes, np.array(pi), theta, result
+    return sizes, np.array(pi), theta, result, latent
 
 
 @pytest.mark.parametrize(
@@ -223,7 +228,7 @@ def by_the_procedure(setting: Setting):
 )
 def test_every_bit_is_that_of_the_published_procedure(options):
     dataset = released(9, **options)
-    sizes, pi, theta, expected = by_the_procedure(dataset.setting)
+    sizes, pi, theta, expected, _ = by_the_procedure(dataset.setting)
     assert dataset.description.n_train.tolist() == sizes
     assert np.array_equal(dataset.truth.mixture, pi)
     assert np.array_equal(dataset.truth.components, theta)

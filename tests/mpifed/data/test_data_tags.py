@@ -9,73 +9,78 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loading import dataset_of
 from scipy.sparse import csr_matrix
-from sklearn.feature_extraction.text import TfidfTransformer
 
-from mpifed.data.sources.flix import MOST_TAGS, Tags, TagsFile, covering_first, parse, tf_idf
-from mpifed.data.sources.flix import layout_for as layout
+from mpifed.dataset import Dataset
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 
 @given(st.integers(1, 30), st.integers(1, 12), st.integers(1, 30), st.integers(0, 2**32))
 @settings(deadline=None)
-def test_training_samples_cover_as_many_tags_as_greed_can(n, n_tags, n_first, seed):
-    rng = np.random.default_rng(seed)
-    tags = rng.random((n, n_tags)) < 0.2
-    order = covering_first(tags, n_first, rng)
+def test_training_samples_cover_as_many_tags_as_greed_can(
+    tmp_path_factory, n, n_tags, n_first, seed
+):
+    tags = np.random.default_rng(seed).random((n, n_tags)) < 0.2
+    n_first = min(n_first, n)
+    sparse = csr_matrix(tags)
+    arrays = {"y_indices": sparse.indices, "y_indptr": sparse.indptr, "y_tags": np.array(n_tags)}
+    arrays |= {"x": np.arange(n, dtype=float)[:, None], "client": np.zeros(n, int)}
+    path = save(tmp_path_factory.mktemp("tags") / "tags.npz", arrays)
+    counts = {"n_train": n_first, "n_val": 0, "n_test": n - n_first}
+    options = {"choose": "first", "intercept": False, "seed": seed, **counts}
+    shards = make(path, 1, **options).load(np.arange(1), torch.float64)
+    order = torch.cat([shards.train.x, shards.test.x])[:, 0].long().tolist()
     assert sorted(order) == list(range(n))
     covered = np.zeros(n_tags, bool)
-    for place, sample in enumerate(order[:n_first]):
+    for position, sample in enumerate(order[:n_first]):
         new = (tags & ~covered).sum(axis=1)
         if new.max() == 0:
             break
-        assert new[sample] == new.max(), place
+        assert new[sample] == new.max(), position
         covered |= tags[sample]
-    if len(order[:n_first]) >= n_tags:
+    if n_first >= n_tags:
         assert np.array_equal(tags[order[:n_first]].any(axis=0), tags.any(axis=0))
 
 
 def test_the_papers_layouts():
-    natural = layout("natural", 50, 2, None, None, 300)
-    assert (natural.workers, natural.samples) == (1, 500)
-    tags = np.random.default_rng(0).random((500, 40)) < 0.05
-    parts = natural.split(tags, 3, np.random.default_rng(1))
-    assert [len(part) for part in parts] == [90, 110, 300]
-    assert sorted(np.concatenate(parts)) == list(range(500))
-    assert np.array_equal(tags[parts[0]].any(axis=0), tags.any(axis=0))
-    divided = layout("divided", 100, 2, None, None, 300)
-    assert (divided.workers, divided.samples) == (50, 900)
-    assert [client // divided.workers for client in (0, 49, 50, 99)] == [0, 0, 1, 1]
-    train, val, test = divided.split(tags, 52, np.random.default_rng(1))
-    assert train.tolist() == list(range(20, 30))
-    assert val.tolist() == list(range(500, 600)) and test.tolist() == list(range(600, 900))
+    small = {"vocabulary": 20, "tags": 10}
+    natural = dataset_of("tags", 50, **small).description
+    for name, count in (("train", 90), ("val", 110), ("test", 300)):
+        assert getattr(natural, f"n_{name}").tolist() == [count] * 50
+    divided = dataset_of("tags", 100, layout="divided", **small)
+    for name, count in (("train", 10), ("val", 100), ("test", 300)):
+        assert getattr(divided.description, f"n_{name}").tolist() == [count] * 100
+    # Two sources, each of fifty workers, which are judged alike.
+    test = divided.load(np.array([0, 49, 50, 99]), torch.float32).test.x.reshape(4, 300, -1)
+    assert torch.equal(test[0], test[1]) and torch.equal(test[2], test[3])
+    assert not torch.equal(test[1], test[2])
     with pytest.raises(InputError, match=r"data\.sources is 3, .* clients, 100"):
-        layout("divided", 100, 3, None, None, 300)
+        dataset_of("tags", 100, layout="divided", sources=3)
 
 
 def test_questions_are_shares_of_words_with_one_to_five_tags():
-    dataset = Tags(4, 0, Alone(), vocabulary=300, tags=40, n_train=60, n_val=20, n_test=30)
+    dataset = dataset_of("tags", 4, vocabulary=300, tags=40, n_train=60, n_val=20, n_test=30)
     shards = dataset.load(np.arange(4), torch.float64)
     about = dataset.description
     assert (about.task, about.n_outputs, about.input_shape) == ("multi_label", 40, (301,))
     for split in (shards.train, shards.val, shards.test):
         x, y = split.x.numpy(), split.y.numpy()
         assert np.all(x[:, 0] == 1) and set(np.unique(y)) == {0, 1}
-        assert y.sum(axis=1).min() >= 1 and y.sum(axis=1).max() <= MOST_TAGS
+        assert y.sum(axis=1).min() >= 1 and y.sum(axis=1).max() <= 5
         shares = x[:, 1:]
         # Words beyond the vocabulary are in the length and in no column.
         assert np.all(shares.sum(axis=1) <= 1 + 1e-12) and shares.sum() < 0.999 * len(x)
     own = shards.train.y.reshape(4, 60, 40).any(1)
     assert torch.equal(own, own | shards.test.y.reshape(4, 30, 40).any(1))
-    plain = Tags(
-        4, 0, Alone(), vocabulary=300, tags=40, n_train=60, n_val=20, n_test=30, intercept=False
+    plain = dataset_of(
+        "tags", 4, vocabulary=300, tags=40, n_train=60, n_val=20, n_test=30, intercept=False
     ).load(np.arange(4), torch.float64)
     assert torch.equal(plain.train.x, shards.train.x[:, 1:])
 
 
 def test_sources_of_a_topic_share_tags_and_others_do_not():
-    dataset = Tags(30, 1, Alone(), vocabulary=50, tags=200, topics=5, n_train=100, n_test=10)
+    dataset = dataset_of("tags", 30, 1, vocabulary=50, tags=200, topics=5, n_train=100, n_test=10)
     shares = dataset.load(np.arange(30), torch.float64).train.y.reshape(30, 100, 200).mean(1)
     shares = (shares / shares.norm(dim=1, keepdim=True)).numpy()
     topic = np.array([dataset.topic(client) for client in range(30)])
@@ -85,7 +90,7 @@ def test_sources_of_a_topic_share_tags_and_others_do_not():
 
 
 def test_tags_can_be_told_from_words():
-    dataset = Tags(1, 0, Alone(), vocabulary=400, tags=20, topics=1, n_train=1500, n_val=0)
+    dataset = dataset_of("tags", 1, vocabulary=400, tags=20, topics=1, n_train=1500, n_val=0)
     shards = dataset.load(np.arange(1), torch.float64)
 
     def centred(split):
@@ -102,7 +107,7 @@ def test_tags_can_be_told_from_words():
 
 
 def test_workers_share_what_they_are_judged_by():
-    dataset = Tags(6, 0, Alone(), vocabulary=60, tags=9, layout="divided", n_train=5, n_test=8)
+    dataset = dataset_of("tags", 6, vocabulary=60, tags=9, layout="divided", n_train=5, n_test=8)
     shards = dataset.load(np.arange(6), torch.float64)
     test = shards.test.x.reshape(6, 8, 61)
     assert torch.equal(test[0], test[1]) and torch.equal(test[3], test[5])
@@ -149,12 +154,12 @@ def save(path: Path, arrays: dict[str, np.ndarray]) -> Path:
     return path
 
 
-def make(path: Path, n_clients: int = 3, **options) -> TagsFile:
+def make(path: Path, n_clients: int = 3, **options) -> Dataset:
     counts = {"n_train": 3, "n_val": 2, "n_test": 4, "kmeans_starts": 3, "kmeans_clusters": 2}
-    return TagsFile(n_clients, 0, Alone(), path=str(path), **{**counts, **options})
+    return dataset_of("tags_file", n_clients, path=str(path), **{**counts, **options})
 
 
-def sources_of(dataset: TagsFile, client: np.ndarray, n_clients: int = 3) -> list[int]:
+def sources_of(dataset: Dataset, client: np.ndarray, n_clients: int = 3) -> list[int]:
     """The source of each client; every sample must be of the same one."""
     shards = dataset.load(np.arange(n_clients), torch.float64)
     found = []
@@ -206,15 +211,19 @@ def test_clients_are_chosen_by_kmeans(tmp_path: Path, embedded: bool):
         make(path, 6)
 
 
-def test_tf_idf_is_that_of_scikit_learn(tmp_path: Path):
+def test_sources_are_alike_by_their_rarer_features_whatever_they_write(tmp_path: Path):
     arrays = contents()
-    # Features that a source has in no sample, though its rows list them.
-    arrays["x_data"][np.random.default_rng(0).random(len(arrays["x_data"])) < 0.9] = 0
-    tagged = parse(save(tmp_path / "tags.npz", arrays))
     x, _ = dense(arrays)
-    sums = np.stack([x[arrays["client"] == name].sum(axis=0) for name in tagged.names])
-    expected = TfidfTransformer().fit_transform(csr_matrix(sums)).toarray()
-    assert tf_idf(tagged).toarray() == pytest.approx(expected)
+    source = arrays["client"] // 10
+    x[:, 1:] = 0
+    x[:, 3] = 100  # of all sources
+    x[np.arange(len(x)), 1 + source % 2] = 100
+    x *= 2.0 ** source[:, None]  # and some write far more than others
+    x[:, 0] = np.arange(len(x))
+    arrays = {name: values for name, values in arrays.items() if not name.startswith("x_")}
+    path = save(tmp_path / "tags.npz", {**arrays, "x": x})
+    chosen = [sources_of(make(path, cluster=k), arrays["client"]) for k in (0, 1)]
+    assert sorted(chosen) == [[0, 20, 40], [10, 30, 50]]
 
 
 def test_two_listed_sources_become_workers(tmp_path: Path):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import h5py
 import numpy as np
@@ -14,25 +15,75 @@ import torch
 from edits import attribute, edit, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loading import same_contents
+from loading import dataset_of
 from published import write_cifar_10
 from test_data_texts import play_of
 
-from mpifed.data.__main__ import main
-from mpifed.data.base import Description, Shards, Split
-from mpifed.data.federated_file import SPLITS, Contents, FederatedFile, read_contents, write
-from mpifed.data.sources.shakespeare import Shakespeare
+from mpifed.dataset import SPLITS, Dataset, Description, Shards, Split
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
+from mpifed.testing import run_command
 
 TASKS = {"classification": 3, "sequence": 3, "multi_label": 4, "regression": 2, "unlabelled": 0}
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What a federated file is to hold, apart from its rows."""
+
+    description: Description
+    stored: str = "float32"
+    divisor: int = 1
+
+    def offsets(self, split: str) -> np.ndarray:
+        counts = getattr(self.description, f"n_{split}")
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+class Held(Dataset):
+    """The data set of ``contents`` and ``shards``; fails at the client ``failing``."""
+
+    contents: ClassVar[Contents]
+    shards: ClassVar[Shards]
+    failing: ClassVar[int | None] = None
+
+    def __init__(self, n_clients, run_seed, communicator, *, answer: int = 42):
+        self.description, self.divisor = self.contents.description, self.contents.divisor
+        self.is_uint8, self.seed = self.contents.stored == "uint8", 7
+
+    def load(self, client_ids, dtype):
+        if self.failing in client_ids:
+            raise InputError("no more")
+        splits = (some(getattr(self.shards, name), client_ids) for name in SPLITS)
+        return Shards(client_ids, *splits)
+
+
+def write(path: Path, contents: Contents, shards: Shards, failing: int | None = None) -> int:
+    """Write a file as the command does that makes one of a user's own data set."""
+    Held.contents, Held.shards, Held.failing = contents, shards, failing
+    clients = contents.description.n_clients
+    dtype = contents.stored if contents.stored != "uint8" else "float32"
+    words = ["--clients", clients, "--dtype", dtype, "--output", path, "--force"]
+    return run_command(["data", f"{__name__}:Held", *words])
+
+
 def contents_of(task: str, stored: str = "float32", n_test=(1, 2)) -> Contents:
     counts = (np.array(count, np.int64) for count in ([3, 1], [0, 2], n_test))
-    n_train, n_val, n_tested = counts
-    about = Description("test", (5,), TASKS[task], n_train, n_val, n_tested, task)
-    return Contents(about, "natural", 7, stored)
+    return Contents(Description("test", (5,), TASKS[task], *counts, task), stored)
+
+
+def holds_contents(path: Path, contents: Contents) -> bool:
+    """Whether a file is described as its contents are."""
+    found, expected = dataset_of("federated", "data", path=str(path)), contents.description
+    about = found.description
+    return (
+        (about.source, about.n_classes, about.task, about.input_shape)
+        == (expected.source, expected.n_classes, expected.task, expected.input_shape)
+        and (found.is_uint8, found.divisor) == (contents.stored == "uint8", contents.divisor)
+        and all(
+            np.array_equal(getattr(about, f"n_{name}"), getattr(expected, f"n_{name}"))
+            for name in SPLITS
+        )
+    )
 
 
 def shards_of(contents: Contents, dtype: torch.dtype, seed: int = 0) -> Shards:
@@ -58,9 +109,9 @@ def test_every_task_is_read_as_it_was_written(tmp_path: Path, task: str, stored:
     contents = contents_of(task, stored)
     dtype = getattr(torch, stored)
     shards = shards_of(contents, dtype)
-    write(tmp_path / "a.h5", contents, [shards], {})
-    found = FederatedFile(2, 0, Alone(), path=str(tmp_path / "a.h5"))
-    assert same_contents(found.contents, contents)
+    assert write(tmp_path / "a.h5", contents, shards) == 0
+    found = dataset_of("federated", 2, path=str(tmp_path / "a.h5"))
+    assert holds_contents(tmp_path / "a.h5", contents)
     assert found.description.task == task and found.description.n_classes == TASKS[task]
     loaded = found.load(np.arange(2), dtype)
     for name in SPLITS:
@@ -94,11 +145,11 @@ def test_what_a_task_asks_of_models_and_targets(task, n_classes, outputs, shape,
 def test_a_file_without_a_task_is_classified_and_one_without_test_samples_is_fine(tmp_path: Path):
     contents = contents_of("classification", n_test=(0, 0))
     path = tmp_path / "a.h5"
-    write(path, contents, [shards_of(contents, torch.float32)], {})
+    assert write(path, contents, shards_of(contents, torch.float32)) == 0
     with h5py.File(path, "r+") as file:
         del file.attrs["task"]
-    assert same_contents(read_contents(path), contents)
-    loaded = FederatedFile(2, 0, Alone(), path=str(path)).load(np.arange(2), torch.float32)
+    assert holds_contents(path, contents)
+    loaded = dataset_of("federated", 2, path=str(path)).load(np.arange(2), torch.float32)
     assert len(loaded.test.y) == 0
 
 
@@ -117,8 +168,8 @@ def test_counts_of_labels_are_kept_in_the_file(tmp_path: Path):
 def read_again(folder: Path, contents: Contents) -> Description:
     path = folder / "again.h5"
     path.unlink(missing_ok=True)
-    write(path, contents, [shards_of(contents, torch.float32)], {})
-    return read_contents(path).description
+    assert write(path, contents, shards_of(contents, torch.float32)) == 0
+    return dataset_of("federated", "data", path=str(path)).description
 
 
 TWOS = np.full((4, 4), 2, np.int16)
@@ -138,10 +189,10 @@ def test_unusable_targets_are_refused_in_a_sentence(tmp_path: Path, case: str):
     task, damage, message = BAD[case]
     path = tmp_path / "a.h5"
     contents = contents_of(task)
-    write(path, contents, [shards_of(contents, torch.float32)], {})
+    assert write(path, contents, shards_of(contents, torch.float32)) == 0
     damage(path)
     with pytest.raises(InputError) as refused:
-        FederatedFile(2, 0, Alone(), path=str(path)).load(np.arange(2), torch.float32)
+        dataset_of("federated", 2, path=str(path)).load(np.arange(2), torch.float32)
     text = str(refused.value)
     assert str(path) in text and "\n" not in text
     assert all(part in text for part in message.split(" .. ")), text
@@ -170,12 +221,6 @@ def random_shards(contents: Contents, seed: int) -> Shards:
     return Shards(np.arange(about.n_clients), *map(split, SPLITS))
 
 
-def blocks_of(shards: Shards, size: int) -> Iterator[Shards]:
-    for start in range(0, len(shards.client_ids), size):
-        clients = np.arange(start, min(start + size, len(shards.client_ids)))
-        yield Shards(clients, *(some(getattr(shards, name), clients) for name in SPLITS))
-
-
 def some(split: Split, clients: np.ndarray) -> Split:
     ranges = [np.arange(*split.offsets[client : client + 2]) for client in clients]
     rows = np.concatenate([np.zeros(0, np.int64), *ranges])
@@ -193,7 +238,7 @@ def same(a: Split, b: Split) -> bool:
 
 def described(n_train, n_val, n_test, shape=(3,), n_classes=4, **options) -> Contents:
     counts = (np.array(count, np.int64) for count in (n_train, n_val, n_test))
-    return Contents(Description("test", shape, n_classes, *counts), "natural", 7, **options)
+    return Contents(Description("test", shape, n_classes, *counts), **options)
 
 
 @pytest.fixture
@@ -201,7 +246,7 @@ def usable(tmp_path: Path) -> Path:
     """A file of three clients: float32, 3 features, 4 labels."""
     contents = described([4, 1, 7], [0, 2, 0], [1, 1, 3])
     path = tmp_path / "usable.h5"
-    write(path, contents, [random_shards(contents, 0)], {"answer": 42})
+    assert write(path, contents, random_shards(contents, 0)) == 0
     return path
 
 
@@ -218,18 +263,18 @@ def layouts(draw) -> Contents:
     return described(*counts, shape, draw(st.integers(1, 5)), stored=stored, divisor=divisor)
 
 
-@given(layouts(), st.integers(1, 6), st.data())
+@given(layouts(), st.data())
 @per_example
-def test_what_was_written_is_read_by_any_owner(tmp_path, contents, block, data):
+def test_what_was_written_is_read_by_any_owner(tmp_path, contents, data):
     path = tmp_path / "round.h5"
     shards = random_shards(contents, 1)
-    write(path, contents, blocks_of(shards, block), {})
+    assert write(path, contents, shards) == 0
     n_clients = contents.description.n_clients
     clients = np.array(data.draw(st.sets(st.integers(0, n_clients - 1)).map(sorted)), np.int64)
     dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
-    dataset = FederatedFile(n_clients, 0, Alone(), path=str(path))
+    dataset = dataset_of("federated", n_clients, path=str(path))
     loaded = dataset.load(clients, dtype)
-    assert same_contents(dataset.contents, contents)
+    assert holds_contents(path, contents)
     for name in SPLITS:
         expected = some(getattr(shards, name), clients)
         x = expected.x.to(dtype)
@@ -242,7 +287,7 @@ def test_a_file_says_where_it_comes_from(usable: Path):
     with h5py.File(usable) as file:
         assert (file.attrs["source"], file.attrs["partition"]) == (b"test", b"natural")
         assert (file.attrs["seed"], file.attrs["n_classes"], file.attrs["version"]) == (7, 4, 1)
-        assert json.loads(file.attrs["options"]) == {"answer": 42}
+        assert json.loads(file.attrs["options"])["answer"] == 42
         assert file["train/offsets"][()].tolist() == [0, 4, 5, 12]
         assert file["train/x"].shape == (12, 3) and file["test/y"].shape == (5,)
 
@@ -250,7 +295,7 @@ def test_a_file_says_where_it_comes_from(usable: Path):
 def test_the_same_data_are_the_same_bytes(tmp_path: Path):
     contents = described([4, 1, 7], [0, 2, 0], [1, 1, 3])
     for name in ("a", "b"):
-        write(tmp_path / name, contents, blocks_of(random_shards(contents, 0), 2), {})
+        assert write(tmp_path / name, contents, random_shards(contents, 0)) == 0
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -262,7 +307,7 @@ def test_a_file_by_the_users_own_hand_is_read(tmp_path: Path):
             file[f"{split}/x"] = np.arange(8, dtype=">f4").reshape(4, 2)
             file[f"{split}/y"] = np.array([0, 1, 1, 0], np.int8)
             file[f"{split}/offsets"] = np.array([0, 1, 4], np.int32)
-    loaded = FederatedFile(2, 0, Alone(), path=str(path)).load(np.array([1]), torch.float32)
+    loaded = dataset_of("federated", 2, path=str(path)).load(np.array([1]), torch.float32)
     assert loaded.train.x.tolist() == [[2, 3], [4, 5], [6, 7]]
     assert loaded.test.y.tolist() == [1, 1, 0]
 
@@ -296,7 +341,7 @@ def test_an_unusable_file_is_refused_in_a_sentence_that_names_it(usable: Path, c
     damage, message = BAD_FEDERATED[case]
     damage(usable)
     with pytest.raises(InputError) as refused:
-        FederatedFile(3, 0, Alone(), path=str(usable)).load(np.arange(3), torch.float32)
+        dataset_of("federated", 3, path=str(usable)).load(np.arange(3), torch.float32)
     text = str(refused.value)
     assert str(usable) in text and "\n" not in text
     assert all(part in text for part in message.split(" .. "))
@@ -306,8 +351,8 @@ def test_a_value_that_the_runs_type_cannot_hold_is_refused(tmp_path: Path):
     contents = described([1], [0], [1], stored="float64")
     shards = random_shards(contents, 0)
     shards.train.x[0, 0] = 1e300
-    write(tmp_path / "big.h5", contents, [shards], {})
-    dataset = FederatedFile(1, 0, Alone(), path=str(tmp_path / "big.h5"))
+    assert write(tmp_path / "big.h5", contents, shards) == 0
+    dataset = dataset_of("federated", 1, path=str(tmp_path / "big.h5"))
     assert dataset.load(np.arange(1), torch.float64).train.x[0, 0] == 1e300
     with pytest.raises(InputError, match="not finite"):
         dataset.load(np.arange(1), torch.float32)
@@ -320,7 +365,7 @@ def test_truncation_is_recognised_anywhere(usable: Path, tmp_path: Path, data):
     path = tmp_path / "cut.h5"
     path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
     with pytest.raises(InputError):
-        read_contents(path)
+        dataset_of("federated", "data", path=str(path))
 
 
 @given(st.data())
@@ -331,22 +376,17 @@ def test_damage_is_a_sentence_or_other_numbers_but_nothing_else(usable, tmp_path
     path = tmp_path / "flipped.h5"
     path.write_bytes(damaged)
     try:
-        FederatedFile(3, 0, Alone(), path=str(path)).load(np.arange(3), torch.float32)
+        dataset_of("federated", 3, path=str(path)).load(np.arange(3), torch.float32)
     except InputError as error:
         assert "flipped.h5" in str(error)
 
 
-def test_a_source_that_fails_leaves_nothing(tmp_path: Path):
+def test_a_source_that_fails_leaves_nothing(tmp_path: Path, capsys):
     contents = described([4, 1, 7], [0, 2, 0], [1, 1, 3])
     path = tmp_path / "failed.h5"
     path.write_text("what stood there before")
-
-    def failing() -> Iterator[Shards]:
-        yield next(blocks_of(random_shards(contents, 0), 1))
-        raise InputError("no more")
-
-    with pytest.raises(InputError, match="no more"):
-        write(path, contents, failing(), {})
+    assert write(path, contents, random_shards(contents, 0), failing=2) == 2
+    assert "no more" in capsys.readouterr().err
     assert [*tmp_path.glob("**/*.h5*")] == [path]
     assert path.read_text() == "what stood there before"
 
@@ -360,17 +400,17 @@ def text(tmp_path: Path) -> tuple[Path, Path]:
     (tmp_path / "play.txt").write_text(play_of([300, 200]))
     output = tmp_path / "play.h5"
     words = ["shakespeare", "--path", str(tmp_path / "play.txt"), "--sequence-length", "5"]
-    assert main([*words, "--output", str(output), "--clients", "2"]) == 0
+    assert run_command(["data", *words, "--output", str(output), "--clients", "2"]) == 0
     return tmp_path / "play.txt", output
 
 
 def test_characters_and_their_counts_are_in_the_file(text):
     play, output = text
-    made = Shakespeare(2, 0, Alone(), path=str(play), sequence_length=5)
-    found = FederatedFile(2, 0, Alone(), path=str(output))
+    made = dataset_of("shakespeare", 2, path=str(play), sequence_length=5)
+    found = dataset_of("federated", 2, path=str(output))
     assert found.description.class_names == made.description.class_names
     assert np.array_equal(found.description.label_counts, made.description.label_counts)
-    assert found.is_uint8 and read_contents(output).stored == "uint8"
+    assert found.is_uint8
     one, other = (d.load(np.arange(2), torch.float32).train for d in (made, found))
     assert torch.equal(one.x, other.x) and torch.equal(one.y, other.y)
 
@@ -378,11 +418,9 @@ def test_characters_and_their_counts_are_in_the_file(text):
 def test_names_of_pictures_are_in_the_file(tmp_path: Path):
     write_cifar_10(tmp_path / "raw")
     output = tmp_path / "cifar.h5"
-    assert (
-        main(["cifar10", "--raw", str(tmp_path / "raw"), "--output", str(output), "--clients", "3"])
-        == 0
-    )
-    about = read_contents(output).description
+    words = ["cifar10", "--raw", tmp_path / "raw", "--output", output, "--clients", 3]
+    assert run_command(["data", *words]) == 0
+    about = dataset_of("federated", "data", path=str(output)).description
     assert about.class_names[9] == "truck" and about.label_counts is None
 
 
@@ -397,4 +435,4 @@ def test_other_names_and_counts_are_refused(text, case: str):
     damage, message = BAD_NAMES[case]
     damage(text[1])
     with pytest.raises(InputError, match=message):
-        read_contents(text[1])
+        dataset_of("federated", "data", path=str(text[1]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import itertools
+import string
 from pathlib import Path
 
 import numpy as np
@@ -10,18 +12,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from loading import all_rows
+from loading import all_rows, dataset_of, texts_of_clients
 
-from mpifed.data.sources.shakespeare import (
-    UNKNOWN,
-    VOCABULARIES,
-    Shakespeare,
-    codes,
-    speeches,
-    texts_of_roles,
-)
+from mpifed.dataset import Dataset
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
+
+PRINTABLE = string.printable
+LEAF = f"\n !\"&'(),-.{string.digits}:;>?{string.ascii_uppercase}[]{string.ascii_lowercase}}}"
 
 HEADED = """First Citizen:
 Before we proceed any further, hear me speak.
@@ -84,31 +81,34 @@ COUNTESS. Another one of this name.
 """
 
 
-def test_speeches_under_heads():
-    found = speeches(HEADED)
-    roles = ["FIRST CITIZEN", "ALL", "FIRST CITIZEN", "MESSENGER", "ALL"]
-    assert [speech.role for speech in found] == roles
-    assert found[2].lines == ("Resolved thus:", "you  are all.") and found[3].lines == ()
-    texts = texts_of_roles(found)
-    assert texts[0, "ALL"] == "Speak, speak. Resolved."
-    assert texts[0, "FIRST CITIZEN"].endswith("speak. Resolved thus: you are all.")
+def texts_in(path: Path, roles: int, **options) -> list[str]:
+    """The texts of the roles of a play, put together from their windows of one character."""
+    options = {"sequence_length": 1, "choose": "first", "min_samples": 2, **options}
+    return texts_of_clients(dataset_of("shakespeare", roles, path=str(path), **options))
 
 
-def test_indented_speeches_by_play():
-    found = speeches(GUTENBERG)
-    assert [(speech.play, speech.role) for speech in found] == [
-        (1, "COUNTESS"), (1, "BERTRAM"), (1, "COUNTESS"),
-        (2, "AEGEON"), (2, "DUKE"), (2, "COUNTESS"),
-    ]  # fmt: skip
-    texts = texts_of_roles(found)
-    # A stage direction, which is indented too, belongs to the speech as in LEAF and TFF.
-    assert texts[1, "BERTRAM"] == (
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_speeches_under_heads(tmp_path: Path):
+    assert texts_in(written(tmp_path / "play.txt", HEADED), 2) == [
+        "Before we proceed any further, hear me speak. Resolved thus: you are all.",
+        "Speak, speak. Resolved.",
+    ]
+
+
+def test_indented_speeches_by_play(tmp_path: Path):
+    assert texts_in(written(tmp_path / "play.txt", GUTENBERG), 5) == [
+        "In delivering my son from me, I bury a second husband. What hope is there?",
+        # A stage direction, which is indented too, belongs to the speech as in LEAF and TFF.
         "And I in going, madam, weep o'er my father's death anew; but I must attend his "
-        "Majesty's command. Exit"
-    )
-    assert texts[1, "COUNTESS"].endswith("husband. What hope is there?")
-    assert texts[2, "AEGEON"].endswith("fall, And by the doom of death end woes and all.")
-    assert texts[2, "COUNTESS"] == "Another one of this name."
+        "Majesty's command. Exit",
+        "Proceed, Solinus, to procure my fall, And by the doom of death end woes and all.",
+        "Merchant of Syracuse, plead no more; I am not partial.",
+        "Another one of this name.",
+    ]
 
 
 words = st.text("abcdefgh,.'! -", min_size=1, max_size=40).filter(lambda line: line.strip())
@@ -117,18 +117,31 @@ plays = st.lists(st.tuples(names, st.lists(words, min_size=1, max_size=4)), min_
 
 
 @given(plays)
-def test_either_layout_gives_back_what_was_written(written):
-    headed = "\n\n".join(f"{role}:\n" + "\n".join(lines) for role, lines in written)
-    indented = "\n".join(f"  {role}. " + "\n    ".join(lines) for role, lines in written)
-    expected = [(role, tuple(line.strip() for line in lines)) for role, lines in written]
+def test_either_layout_gives_back_what_was_written(tmp_path_factory, play):
+    path = tmp_path_factory.mktemp("play") / "play.txt"
+    spoken = [(role, ["a word before them", *lines]) for role, lines in play]
+    headed = "\n\n".join(f"{role}:\n" + "\n".join(lines) for role, lines in spoken)
+    indented = "\n".join(f"  {role}. " + "\n    ".join(lines) for role, lines in spoken)
+    expected: dict[str, str] = {}
+    for role, lines in spoken:
+        expected[role] = " ".join([expected.get(role, ""), *lines])
+    texts = [" ".join(text.split()) for text in expected.values()]
     for text in (headed, indented):
-        assert [(speech.role, speech.lines) for speech in speeches(text)] == expected
+        assert texts_in(written(path, text), len(texts)) == texts
 
 
-@given(st.text(max_size=30), st.sampled_from(list(VOCABULARIES.values())))
-def test_codes_are_places_in_the_vocabulary(text, vocabulary):
-    expected = [vocabulary.index(c) if c in vocabulary else UNKNOWN for c in text]
-    assert codes(text, vocabulary).tolist() == expected
+@given(st.sampled_from([("printable", PRINTABLE), ("leaf", LEAF)]), st.data())
+def test_codes_are_places_in_the_vocabulary(tmp_path_factory, named, data):
+    name, vocabulary = named
+    letters = [letter for letter in vocabulary if not letter.isspace()]
+    text = data.draw(st.text(letters, min_size=20, max_size=60))
+    path = written(tmp_path_factory.mktemp("play") / "play.txt", f"R:\n{text}")
+    x, y = all_rows(shakespeare(path, 1, vocabulary=name, sequence_length=1), torch.uint8)
+    codes = [vocabulary.index(letter) for letter in text]
+    ends = [0, 3 * len(text) // 5, 4 * len(text) // 5, len(text)]
+    parts = list(itertools.pairwise(ends))
+    assert x[:, 0].tolist() == [code for a, b in parts for code in codes[a : b - 1]]
+    assert y.tolist() == [code for a, b in parts for code in codes[a + 1 : b]]
 
 
 def play_of(lengths: list[int], seed: int = 0) -> str:
@@ -139,9 +152,9 @@ def play_of(lengths: list[int], seed: int = 0) -> str:
     return "\n\n".join(f"R{i}:\n{line}" for i, line in enumerate(said))
 
 
-def shakespeare(path: Path, n_clients: int, **options) -> Shakespeare:
+def shakespeare(path: Path, n_clients: int, **options) -> Dataset:
     options = {"sequence_length": 5, **options}
-    return Shakespeare(n_clients, 0, Alone(), path=str(path), **options)
+    return dataset_of("shakespeare", n_clients, path=str(path), **options)
 
 
 @given(st.lists(st.integers(31, 90), min_size=1, max_size=4), st.integers(1, 6), st.integers(1, 4))
@@ -156,8 +169,9 @@ def test_windows_are_all_of_a_part_and_none_beyond(tmp_path_factory, lengths, le
         return
     dataset = shakespeare(path, len(roles), **options)
     shards = dataset.load(np.arange(len(roles)), torch.uint8)
-    texts = [t for t in texts_of_roles(speeches(play_of(lengths))).values() if len(t) in roles]
-    printable = VOCABULARIES["printable"]
+    spoken = [speech.partition("\n")[2] for speech in play_of(lengths).split("\n\n")]
+    texts = [text for text in spoken if len(text) in roles]
+    printable = PRINTABLE
     for client, text in enumerate(texts):
         ends = [0, 3 * len(text) // 5, 4 * len(text) // 5, len(text)]
         for which, split in enumerate((shards.train, shards.val, shards.test)):
@@ -206,7 +220,7 @@ def test_the_description_of_a_text(tmp_path: Path):
     about = dataset.description
     assert (about.source, about.input_shape, about.n_classes) == ("shakespeare-play", (5,), 100)
     assert about.n_train.tolist() == [120 - 5, 180 - 5]
-    assert "".join(about.class_names) == VOCABULARIES["printable"]
+    assert "".join(about.class_names) == PRINTABLE
     train = dataset.load(np.arange(2), torch.float32).train
     assert train.x.dtype == torch.float32 and train.x.max() < 100
     assert np.array_equal(about.label_counts, np.bincount(train.y.numpy(), minlength=100))
@@ -237,7 +251,7 @@ def test_characters_beyond_the_vocabulary_are_left_out(tmp_path: Path):
     path = tmp_path / "play.txt"
     path.write_text("R:\n" + "naïve “café” " * 20, encoding="utf-8")
     x, _ = all_rows(shakespeare(path, 1), torch.uint8)
-    assert "".join(VOCABULARIES["printable"][c] for c in x[0]) == "nave "
+    assert "".join(PRINTABLE[c] for c in x[0]) == "nave "
 
 
 BAD = {

@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structures import EXAMPLES, a_sentence
 
-from mpifed.data.federated_file import FederatedFile
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
+from mpifed.testing import load_dataset
 
 SPLITS = ("train", "val", "test")
 X_TYPES = {"uint8", "float32", "float64"}
@@ -193,7 +192,7 @@ def test_any_federated_file_has_the_shards_of_another_reader_or_is_refused(file,
     offsets = plain(file["places"].get("train/offsets"))
     n_clients = max(1, len(offsets) - 1) if offsets is not None and offsets.ndim else 1
     try:
-        dataset = FederatedFile(n_clients, 0, Alone(), path=str(path))
+        dataset = load_dataset(str(path), n_clients)
         shards = dataset.load(np.arange(n_clients), torch.float64)
     except InputError as error:
         a_sentence(error, path)
@@ -234,5 +233,5 @@ def test_half_of_a_surrogate_pair_is_no_name(tmp_path, what):
         tmp_path / "d.h5", lambda f: f.create_dataset(what, data=np.frombuffer(names, "u1"))
     )
     with pytest.raises(InputError, match=r"a name in .* is no text in UTF-8") as refused:
-        FederatedFile(1, 0, Alone(), path=str(path))
+        load_dataset(str(path), 1)
     a_sentence(refused.value, path)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 
+import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from structures import EXAMPLES, a_sentence
 
-from mpifed.data.sources import libsvm, ratings
 from mpifed.errors import InputError
+from mpifed.testing import load_dataset
 
 DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 ODD = ["", "nan", "-inf", "1e999", "1_0", "١", "0x10", "x", "1,2", "9" * 5000, "-0", "\x00", "\x1b"]
@@ -38,7 +40,9 @@ def samples(draw) -> list[list[str]]:
     for _ in range(draw(st.integers(0, 4))):
         features = sorted(draw(st.sets(st.integers(1, 9), max_size=3)))
         words = [f"{k}:{draw(st.floats(-1e9, 1e9))!r}" for k in features]
-        lines.append([draw(st.sampled_from(["-1", "1", "+1", "2.5"])), *words])
+        lines.append([draw(st.sampled_from(["-1", "1", "+1"])), *words])
+    # A data set has two labels, and some samples.
+    lines += [[label, "1:1"] for label in ("-1", "1") * 3]
     if lines and draw(st.booleans()):
         line = draw(st.sampled_from(lines))
         place = draw(st.integers(0, len(line) - 1))
@@ -80,18 +84,20 @@ def test_any_libsvm_file_has_the_values_of_another_reader_or_is_refused(lines, e
     lines = [words for line in lines if (words := " ".join(line).split())]
     expected = [sample_in(words) for words in lines]
     try:
-        found = libsvm.parse(path)
+        data = {"name": "libsvm", "path": str(path), "intercept": False}
+        train = load_dataset(data, 1).load(np.arange(1), torch.float64).train
     except InputError as error:
         a_sentence(error, path)
-        assert not lines or None in expected
+        labels = {sample[0] for sample in expected if sample is not None}
+        widest = max(k for sample in expected if sample is not None for k in (1, *sample[1]))
+        # Or it is right, but of other labels, or of more features than memory takes.
+        assert None in expected or labels != {-1, 1} or widest > 10**6
         return
-    pairs = [[word.split(":") for word in words[1:]] for words in lines]
-    features = [{int(k): float(value) for k, value in line} for line in pairs]
-    rows, labels = found
-    assert labels.tolist() == [float(words[0]) for words in lines]
-    for row, expected_row in zip(rows, features, strict=True):
-        assert dict(zip((row.indices + 1).tolist(), row.data.tolist(), strict=True)) == expected_row
-    assert rows.shape == (len(lines), max([1, *(k for row in features for k in row)]))
+    assert None not in expected
+    assert train.y.tolist() == [int(label > 0) for label, _ in expected]
+    width = max(k for _, features in expected for k in (1, *features))
+    dense = [[features.get(k + 1, 0.0) for k in range(width)] for _, features in expected]
+    assert train.x.tolist() == dense
 
 
 def test_fields_that_are_missing_in_a_line_are_not_taken_from_another(tmp_path):
@@ -99,7 +105,7 @@ def test_fields_that_are_missing_in_a_line_are_not_taken_from_another(tmp_path):
     for text in (b"1 5::2::3::4\n::2::3::4\n", b"1::2::3::4::5\n1::2::3\n"):
         path.write_bytes(text)
         try:
-            table = ratings.parse(path)
+            table = load_dataset({"name": "ratings", "path": str(path), "users": 1, "movies": 1}, 1)
         except InputError as error:
             a_sentence(error, path)
         else:

@@ -12,13 +12,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from commands import call
 from scipy.optimize import minimize_scalar
 from surrogate_problems import describe, mean_statistic, mm, objective, start
 
-from mpifed.components.registry import find
 from mpifed.errors import InputError
-from topologies.schema import check_options
+from mpifed.testing import make_surrogate, run_command
 
 PAGE = Path(__file__).parents[3] / "docs" / "surrogates.md"
 
@@ -30,7 +28,11 @@ def make(monkeypatch):
     module = ModuleType("waiting")
     monkeypatch.setitem(sys.modules, "waiting", module)
     exec(compile(text, str(PAGE), "exec"), module.__dict__)
-    return find("surrogate", "waiting:censored_waiting")
+
+    def with_options(data, **options):
+        return make_surrogate({"name": "waiting:censored_waiting", **options}, data)
+
+    return with_options
 
 
 def test_the_documented_file_of_ones_own_is_run_by_the_documented_command(
@@ -42,8 +44,8 @@ def test_the_documented_file_of_ones_own_is_run_by_the_documented_command(
     (command,) = re.findall(r"mpifed run (fedmm.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     exec(compile(script, "data.md", "exec"), {})
-    outcome = call([*shlex.split(command.replace("\\\n", "")), "--output", "run"], capfd)
-    assert outcome.code == 0, outcome.err
+    words = [*shlex.split(command.replace("\\\n", "")), "--output", "run"]
+    assert run_command(["run", *words]) == 0, capfd.readouterr().err
     with h5py.File("waits.h5") as file, h5py.File("run/clients.h5") as learnt:
         time, seen = file["train/x"][()].mean(0)
         rate = float(learnt["learnt/parameters"][0])
@@ -58,7 +60,7 @@ def waits(count):
 
 
 def test_the_documented_surrogate_is_one(make):
-    surrogate = make(describe(2), **check_options(make, {"penalty": 1e-2}, "surrogate"))
+    surrogate = make(describe(2), penalty=1e-2)
     z = waits(200)
     path = mm(surrogate, z, start(surrogate, 0), 60)
     values = [objective(surrogate, z, theta) for theta in path]

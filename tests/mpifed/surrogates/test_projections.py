@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from surrogate_problems import REGULARISERS
+from surrogate_problems import REGULARISERS, build
 
-from mpifed.local.projections import columns_in_unit_ball, positive_semidefinite, simplex
-from mpifed.surrogates.gaussian_mixture import semidefinite_with_shares
-from mpifed.surrogates.quadratic import regulariser
+from mpifed.surrogate import columns_in_unit_ball, positive_semidefinite, simplex
 
+FLOOR = 1e-9
+"""The least weight of a component of a mixture."""
 SEEDS = st.integers(0, 10_000)
 
 
@@ -53,6 +53,20 @@ def test_the_semidefinite_projection_is_nearest(seed, n):
                 assert (matrix - found).norm() <= (matrix - other).norm() + 1e-12
 
 
+def semidefinite_with_shares(matrices):
+    """Moments as the surrogate of a mixture projects them, of which all is learnt."""
+    count, n, _ = matrices.shape
+    mixture = build("gaussian_mixture", n - 1, components=count, learn="all")
+    parts = (matrices[:, -1, :-1], matrices[:, -1, -1], matrices[:, :-1, :-1])
+    projected = mixture.project(torch.cat([part.flatten() for part in parts]))
+    first, second, third = projected.split([part.numel() for part in parts])
+    found = torch.empty_like(matrices)
+    found[:, -1, :-1] = found[:, :-1, -1] = first.view(count, n - 1)
+    found[:, -1, -1] = second
+    found[:, :-1, :-1] = third.view(count, n - 1, n - 1)
+    return found
+
+
 def _clip(symmetric):
     values, vectors = np.linalg.eigh(symmetric.numpy())
     return torch.from_numpy((vectors * np.maximum(values, 0)) @ vectors.T)
@@ -62,33 +76,33 @@ def _clip(symmetric):
 @given(
     seed=SEEDS,
     count=st.integers(1, 4),
-    n=st.integers(1, 4),
-    floor=st.sampled_from([1e-9, 0.1]),
+    n=st.integers(2, 4),
     shift=st.sampled_from([0.0, 3.0, -3.0]),
 )
-def test_the_projection_on_moments_is_nearest(seed, count, n, floor, shift):
+def test_the_projection_on_moments_is_nearest(seed, count, n, shift):
     """A set of matrices like that which random ones are drawn from is no nearer."""
     generator = np.random.default_rng(seed)
     given = torch.from_numpy(generator.standard_normal((count, n, n)))
     given[:, -1, -1] += shift
-    found = semidefinite_with_shares(given, floor)
+    given = (given + given.mT) / 2
+    found = semidefinite_with_shares(given)
     assert torch.equal(found, found.mT)
     assert float(torch.linalg.eigvalsh(found).min()) >= -1e-12 * (1 + float(found.abs().max()))
     assert float(found[:, -1, -1].sum()) == pytest.approx(1, abs=1e-12)
-    assert float(found[:, -1, -1].min()) >= floor
-    assert torch.allclose(semidefinite_with_shares(found, floor), found, atol=1e-11)
+    assert float(found[:, -1, -1].min()) >= FLOOR
+    assert torch.allclose(semidefinite_with_shares(found), found, atol=1e-11)
     for scale in (1e-3, 0.1, 1.0):
         for _ in range(10):
-            other = _moments_near(found, scale, floor, generator)
+            other = _moments_near(found, scale, generator)
             # The nearest point of a convex set sees every other at an obtuse angle.
             assert float(((given - found) * (other - found)).sum()) <= 1e-8
 
 
-def _moments_near(found, scale, floor, generator):
+def _moments_near(found, scale, generator):
     """Other matrices of the set: semidefinite ones with their last entries set to shares."""
     nudge = torch.from_numpy(generator.standard_normal(found.shape)) * scale
     other = torch.stack([_clip(one) for one in found + nudge + nudge.mT])
-    shares = simplex(other[:, -1, -1], floor)
+    shares = simplex(other[:, -1, -1], FLOOR)
     before = other[:, -1, -1].clamp(min=1e-300)
     factors = torch.ones(other.shape[:2], dtype=torch.float64)
     factors[:, -1] = (shares / before).sqrt()
@@ -104,7 +118,7 @@ def test_moments_of_samples_keep_all_but_the_rounding_of_their_shares():
     gram = torch.from_numpy(z.T @ z / 50)
     moments = torch.stack([0.25 * gram, 0.75 * gram])
     moments = (moments + moments.mT) / 2
-    found = semidefinite_with_shares(moments, 1e-9)
+    found = semidefinite_with_shares(moments)
     assert torch.equal(found[:, -1, -1], simplex(moments[:, -1, -1], 1e-9))
     found[:, -1, -1] = moments[:, -1, -1]
     assert torch.equal(found, moments)
@@ -130,17 +144,18 @@ def test_columns_are_scaled_into_the_ball():
 @settings(max_examples=15, deadline=None)
 @given(seed=SEEDS, rho=st.floats(0.05, 2))
 def test_a_proximal_map_minimises_and_its_preimage_leads_back(name, seed, rho):
-    g = regulariser(name, 4, 0.6, 0.9, 2)
+    options = {"strength": 0.6, "radius": 0.9, "group_size": 2, "regularisation": name}
+    g, near = (build("quadratic", 5, rho=each, **options) for each in (rho, 1e-9))
     generator = np.random.default_rng(seed)
     s = torch.from_numpy(1.5 * generator.standard_normal(4))
-    best = g.prox(s, rho)
+    best = g.minimiser(s)
 
     def value(theta):
-        return g.value(theta) + float(((theta - s) ** 2).sum()) / (2 * rho)
+        return g.penalty(theta) + float(((theta - s) ** 2).sum()) / (2 * rho)
 
     for scale in (1e-4, 1e-2, 0.5):
         for _ in range(15):
             step = torch.from_numpy(scale * generator.standard_normal(4))
-            for other in (best + step, g.prox(best + step, 1e-9), best * (1 - scale)):
+            for other in (best + step, near.minimiser(best + step), best * (1 - scale)):
                 assert value(best) <= value(other) + 1e-12
-    assert torch.allclose(g.prox(g.preimage(best, rho), rho), best, atol=1e-12)
+    assert torch.allclose(g.minimiser(g.surrogate_of(best)), best, atol=1e-12)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,17 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from surrogate_problems import PROBLEMS, everyone, mean_statistic, mm, objective, phi, psi, start
 
-from mpifed.local.projections import columns_in_unit_ball
+from mpifed.surrogate import columns_in_unit_ball
+from mpifed.testing import run_command
 
 SEEDS = st.integers(0, 10_000)
 EVERY = pytest.mark.parametrize("name", PROBLEMS)
+
+
+def test_every_surrogate_has_a_problem(capsys):
+    assert run_command(["run", "--list", "surrogates", "--json"]) == 0
+    names = {each["name"] for each in json.loads(capsys.readouterr().out)}
+    assert names == {problem.name for problem in PROBLEMS.values()}
 
 
 @EVERY
