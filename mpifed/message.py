@@ -26,7 +26,7 @@ Methods take from here
 * messages of which few numbers are sent: ``SparseRows``, ``add_scaled``, ``flat_positions``,
   ``gathered``; what compressors do to them: ``message_variance``, ``proven_contraction``
 * steps of a server: ``Adam`` with ``Moments``, ``Nesterov`` with ``Moment``, their options ``Rate``
-  and ``Decay``, and ``averaged_buffers`` behind them; ``adam_step``, that of local steps too.
+  and ``Decay``, and ``averaged_buffers`` behind them. ``adam_step`` is that of local steps.
 """
 
 from mpifed.components.requirement import Not, Only, Requirement

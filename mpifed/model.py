@@ -81,15 +81,8 @@ from mpifed.models.heads import (
 )
 from mpifed.models.icnn import DenseICNN, PotentialValues
 from mpifed.models.linear import Linear
-from mpifed.models.losses import (
-    CROSS_ENTROPY,
-    HALF_SQUARED,
-    SQUARED,
-    Loss,
-    logistic,
-    own_loss,
-    sigmoid,
-)
+from mpifed.models.loss import Loss, logistic, sigmoid
+from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED, own_loss
 from mpifed.models.modules import ModuleModel, module_model
 from mpifed.models.representations import contrastive, prototyped
 

@@ -1,4 +1,4 @@
-"""Checks of numbers of nodes: positive, small enough for the memory, and those of a source."""
+"""Numbers of nodes: their prime factors, and checks of their size and of a source's number."""
 
 from __future__ import annotations
 
@@ -24,3 +24,14 @@ def check_nodes(owner: str, n: int | None, count: int, source: str) -> None:
     """Check that a source has as many nodes as are asked for; None asks for no number."""
     if n not in (None, count):
         raise TopologyError(f"{owner}: n is {n}, but {source} has {count} nodes")
+
+
+def prime_factors(n: int) -> list[int]:
+    """Return the prime factors of n in ascending order, with repetition."""
+    factors, factor = [], 2
+    while factor * factor <= n:
+        while n % factor == 0:
+            factors.append(factor)
+            n //= factor
+        factor += 1
+    return factors + [n] * (n > 1)

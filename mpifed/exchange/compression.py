@@ -96,6 +96,18 @@ class Compressor(ABC):
         """
         return np.full(len(ids), size, np.int64)
 
+    def coordinates(
+        self, size: int, draws: Draws, ids: np.ndarray, purpose: str
+    ) -> np.ndarray | None:
+        """Return which few coordinates are sent, where that does not depend on the rows: int64
+        (clients, k), in any order. They arrive multiplied by ``scale``. None by default.
+        """
+        return None
+
+    def scale(self, size: int) -> float:
+        """Return what sent coordinates are multiplied by."""
+        return 1.0
+
 
 class Identity(Compressor):
     """No compression: every number is sent as it is."""

@@ -18,7 +18,8 @@ from mpifed.federation.clients import Clients
 from mpifed.local.objective import Objective, Regulariser, StackedObjective
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
-from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, MULTI_LABEL, SQUARED, sigmoid
+from mpifed.models.loss import sigmoid
+from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, MULTI_LABEL, SQUARED
 
 # Share of non-zero inputs below which sparse products are faster; scripts/bench measures it.
 SPARSE_BELOW = 0.25

@@ -12,7 +12,7 @@ from torch import Tensor
 from mpifed.data.base import Split
 from mpifed.federation.clients import Clients
 from mpifed.models.base import Model
-from mpifed.models.losses import Loss, score
+from mpifed.models.loss import Loss, score
 from mpifed.watchdog import heartbeat
 
 

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Description
+from mpifed.errors import InputError
 from mpifed.models.layout import Span, mask_of
-from mpifed.models.losses import CROSS_ENTROPY, Loss
+from mpifed.models.loss import Loss
+from mpifed.models.losses import CROSS_ENTROPY
 
 Stepping = Literal["stacked", "one_by_one"]
 Gradient = Callable[[Tensor, Tensor, Tensor], None]
@@ -210,6 +212,26 @@ class Model(Parametrised):
             For a name that nothing has, with the closest one.
         """
         return mask_of(self.spans(), self.n_parameters, names, field)
+
+    def representation(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """Return the inputs of the last layer, of M copies on the same samples.
+
+        Parameters
+        ----------
+        parameters : Tensor
+            (M, n_parameters).
+        x : Tensor
+            (B, *input_shape).
+
+        Returns
+        -------
+        Tensor
+            (M, B, inputs).
+        """
+        raise InputError(
+            f"the model is a {type(self).__name__}, of which the inputs of the last layer are not "
+            "known; allowed: linear, mlp, or a torch module"
+        )
 
     @contextmanager
     def training(

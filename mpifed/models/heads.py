@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from mpifed.errors import InputError
 from mpifed.models.base import Gradient, Model
 from mpifed.models.layout import layout_of
-from mpifed.models.linear import Linear
-from mpifed.models.mlp import Mlp
 from mpifed.models.modules import Builder, ModuleModel
 
 # Layers with running statistics: batch normalisation and its relatives.
@@ -59,17 +57,8 @@ def head_of(model: Model, names: list[str] | None, field: str = "algorithm.head"
 
 def representation(model: Model, parameters: Tensor, x: Tensor) -> Tensor:
     """Return the inputs of the last layer, of M copies on the same samples."""
-    if isinstance(model, Linear) or (isinstance(model, Mlp) and len(model.sizes) == 2):
-        return x.flatten(1).expand(len(parameters), -1, -1)
-    if isinstance(model, Mlp):
-        below = Mlp(model.sizes[:-1], model.activation)
-        hidden = below.shared_logits(parameters[:, : below.n_parameters], x)
-        return torch.relu(hidden) if model.activation == "relu" else torch.tanh(hidden)
     if not isinstance(model, ModuleModel):
-        raise InputError(
-            f"the model is a {type(model).__name__}, of which the inputs of the last layer are not "
-            "known; allowed: linear, mlp, or a torch module"
-        )
+        return model.representation(parameters, x)
     name = last_layer(model)
     with last_inputs(model) as seen:
         model.shared_logits(parameters, x)
@@ -85,12 +74,14 @@ def as_module(model: Model) -> ModuleModel:
     """Return a model whose rows are those of ``model``, and which is a torch module."""
     if isinstance(model, ModuleModel):
         return model
-    if not isinstance(model, Linear | Mlp):
+    row = (torch.arange(model.n_parameters) % 2**16).float()
+    network = model.module(row)
+    parts = [row[:0], *(tensor.detach().flatten() for tensor in network.parameters())]
+    if not torch.equal(torch.cat(parts), row):
         raise InputError(
             f"the model is a {type(model).__name__}, which is no torch module; allowed: linear, "
             "mlp, or a torch module"
         )
-    network = model.module(torch.zeros(model.n_parameters))
     builder = Builder(lambda: deepcopy(network), (), torch.float32, 0)
     return ModuleModel(builder, network, layout_of(network), loss=model.loss)
 

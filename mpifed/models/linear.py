@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from mpifed.data.base import Description
 from mpifed.models.base import Model
 from mpifed.models.layout import Span, filled, spans_of
-from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, validate_no_sequences
+from mpifed.models.loss import Loss
+from mpifed.models.losses import CROSS_ENTROPY, LossName, loss_for, validate_no_sequences
 
 # Outputs of all copies, but for a single one, up to which x Wᵀ is faster than W xᵀ.
 FEW_ROWS = 6
@@ -94,6 +95,9 @@ class Linear(Model):
         slopes *= weights.unsqueeze(1)
         return slopes
 
+    def representation(self, parameters: Tensor, x: Tensor) -> Tensor:
+        return x.flatten(1).expand(len(parameters), -1, -1)
+
     def module(self, parameters: Tensor) -> nn.Module:
         """Return one copy as ``Sequential(Flatten, Linear)``; see ``Model.module``."""
 
@@ -106,8 +110,7 @@ class Linear(Model):
 
 
 def linear(data: Description, *, bias: bool = True, loss: LossName = "auto") -> Linear:
-    """Linear predictor: logistic (two classes), softmax, multi-label or least-squares
-    regression.
+    """Linear predictor: logistic, softmax, multi-label or least-squares regression.
 
     Parameters
     ----------

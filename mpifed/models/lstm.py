@@ -15,14 +15,8 @@ from torch import Tensor
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.images import ShippedNetwork
-from mpifed.models.losses import (
-    CROSS_ENTROPY,
-    Loss,
-    cross_entropy,
-    cross_entropy_slopes,
-    loss_for,
-    mixed_cross_entropy,
-)
+from mpifed.models.loss import Loss, cross_entropy, cross_entropy_slopes, mixed_cross_entropy
+from mpifed.models.losses import CROSS_ENTROPY, loss_for
 
 Weighting = Literal["none", "inverse_frequency", "published"]
 

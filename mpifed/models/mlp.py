@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from mpifed.data.base import Description
 from mpifed.models.base import Model, RowGradients
 from mpifed.models.layout import Span, filled, spans_of
-from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, validate_no_sequences
+from mpifed.models.loss import Loss
+from mpifed.models.losses import CROSS_ENTROPY, LossName, loss_for, validate_no_sequences
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,12 @@ class Mlp(Model):
         sizes = [(a + 1) * b for a, b in zip(self.sizes, self.sizes[1:], strict=False)]
         trained = [bool(part.any()) for part in mask.split(sizes)]
         return partial(self.gradient, lowest=trained.index(True)) if any(trained) else self.gradient
+
+    def representation(self, parameters: Tensor, x: Tensor) -> Tensor:
+        if len(self.sizes) == 2:
+            return x.flatten(1).expand(len(parameters), -1, -1)
+        below = Mlp(self.sizes[:-1], self.activation)
+        return self._activate(below.shared_logits(parameters[:, : below.n_parameters], x))
 
     def module(self, parameters: Tensor) -> nn.Module:
         """Return one copy as ``Sequential(Flatten, Linear, ReLU, ..., Linear)``."""

@@ -19,7 +19,8 @@ from torch.nn.utils.stateless import _reparametrize_module
 from mpifed.errors import InputError, note
 from mpifed.models.base import Gradient, Model, Stepping
 from mpifed.models.layout import RowLayout, Span, layout_of
-from mpifed.models.losses import CROSS_ENTROPY, Loss
+from mpifed.models.loss import Loss
+from mpifed.models.losses import CROSS_ENTROPY
 
 # Samples in the batch that is tried.
 BATCH = 2

@@ -17,6 +17,7 @@ from mpifed.testing.checks import (
     check_model,
     check_schedule,
     check_server_optimizer,
+    check_surrogate,
     check_topology,
 )
 from mpifed.testing.commands import run_command
@@ -39,6 +40,7 @@ __all__ = [
     "check_model",
     "check_schedule",
     "check_server_optimizer",
+    "check_surrogate",
     "check_topology",
     "load_dataset",
     "make_model",

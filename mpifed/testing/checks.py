@@ -18,7 +18,13 @@ from torch import Tensor
 
 import topologies
 from mpifed import state as states
-from mpifed.components.registry import find, is_component, make, name_of, named
+from mpifed.components.registry import (
+    find,
+    is_component,
+    make,
+    name_of,
+    named,
+)
 from mpifed.config.configuration import resolve
 from mpifed.data.base import SPLITS, Dataset, Description, Split
 from mpifed.errors import InputError
@@ -30,7 +36,9 @@ from mpifed.federation.clients import Draws
 from mpifed.method import Algorithm
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Alone
+from mpifed.surrogate import Surrogate
 from mpifed.testing.rounds import DATA, Rounds, run_rounds
+from mpifed.testing.surrogates import make_surrogate
 
 SIZES = (1, 2, 8, 33)
 """Numbers in the messages on which a compressor is checked, a power of two among them."""
@@ -42,6 +50,9 @@ MESSAGE = "compression 0"
 """The random stream of the first message of a round."""
 
 RING = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
+
+STEP = 1e-6
+"""Share of the way to another theta at which slopes are compared."""
 
 DEVIATIONS = 5.0
 """Standard errors by which a mean may differ from the expected value."""
@@ -725,6 +736,104 @@ def check_correction(correction: Any, **options: Any) -> None:
     exchange = {**RING, "correction": _section(correction, "correction")}
     exchange |= options.pop("exchange", {})
     check_method("fedavg", exchanges=("gossip",), exchange=exchange, **options)
+
+
+def check_surrogate(
+    surrogate: Any,
+    samples: Any,
+    *,
+    psi: Callable[[Tensor], Tensor] | None = None,
+    phi: Callable[[Tensor], Tensor] | None = None,
+) -> None:
+    """Check that a surrogate has the properties that MM rests on.
+
+    Each theta is T of its own s; S holds the statistics; those of clients average to those of all
+    samples, and a client's do not depend on the others; a step of MM never increases the mean loss
+    and penalty. With psi and phi, the surrogate lies above the mean loss, and touches it at tau.
+
+    Parameters
+    ----------
+    surrogate : str, callable, mapping or Surrogate
+        The surrogate.
+    samples : array_like
+        Samples z, (samples, dim), at least four.
+    psi, phi : callable, optional
+        Functions of one theta, as MM-1 of ``mpifed.surrogate`` has them: a number, and (size,).
+
+    Raises
+    ------
+    AssertionError
+        Where one of these does not hold.
+
+    Examples
+    --------
+    >>> check_surrogate("remark_one", [[0.5], [1.0], [3.0], [5.0]],
+    ...                 psi=lambda theta: 1 / theta[0], phi=lambda theta: -theta)
+    """
+    who = _called(surrogate)
+    z = torch.as_tensor(np.asarray(samples, float))
+    problem = _problem(surrogate, z)
+    everyone, cuts = np.array([0, len(z)]), np.array([0, 1, len(z) // 2, len(z)])
+
+    def objective(theta: Tensor) -> float:
+        return float(problem.losses(z, theta).mean()) + problem.penalty(theta)
+
+    def statistic(theta: Tensor) -> Tensor:
+        return problem.statistics(z, theta, everyone)[0]
+
+    starts = [torch.from_numpy(problem.init(np.random.default_rng(seed))) for seed in range(4)]
+    for theta in starts:
+        assert theta.shape == (problem.n_parameters,), f"{who}: theta has shape {theta.shape}"
+        s = problem.surrogate_of(theta)
+        assert s.shape == (problem.size,) and torch.allclose(problem.minimiser(s), theta, 1e-8), (
+            f"{who}: T of surrogate_of(theta) is not theta"
+        )
+        means = problem.statistics(z, theta, cuts)
+        mean = torch.from_numpy(np.diff(cuts) / len(z)) @ means
+        assert torch.allclose(mean, statistic(theta), 1e-10, 1e-12), (
+            f"{who}: the statistics of clients do not average to those of all samples"
+        )
+        alone = problem.statistics(z[1 : cuts[2]], theta, np.array([0, cuts[2] - 1]))
+        assert torch.equal(alone[0], means[1]), (
+            f"{who}: a client's statistics depend on the other clients"
+        )
+        assert torch.allclose(problem.project(mean), mean, 1e-9, 1e-12), (
+            f"{who}: statistics lie outside of S"
+        )
+    reached = [problem.minimiser(statistic(theta)) for theta in starts]
+    for before, after in zip(starts, reached, strict=True):
+        old, new = objective(before), objective(after)
+        assert new <= old + 1e-7 * (1 + abs(old)), (
+            f"{who}: a step of MM increases the mean loss and penalty from {old:.9g} to {new:.9g}"
+        )
+    if psi is None or phi is None:
+        return
+    thetas = starts + reached
+    for tau, theta in zip(thetas, thetas[1:] + thetas[:1], strict=True):
+        s = statistic(tau)
+
+        def above(at: Tensor, tau: Tensor = tau, s: Tensor = s) -> float:
+            loss = problem.losses(z, at).mean() - problem.losses(z, tau).mean()
+            return float(psi(at) - psi(tau) - s @ (phi(at) - phi(tau)) - loss)
+
+        far, near = above(theta), above(tau + STEP * (theta - tau)) / STEP
+        assert far >= -1e-8 * (1 + abs(objective(tau))), (
+            f"{who}: the surrogate at tau lies {-far:.3g} below the mean loss at another theta"
+        )
+        assert near <= 1e-2 * (1 + far), (
+            f"{who}: the surrogate and the mean loss have slopes at tau that differ by {near:.3g}"
+        )
+
+
+def _problem(surrogate: Any, z: Tensor) -> Surrogate:
+    """Return a surrogate of samples, which knows their facts."""
+    counts = np.array([len(z)])
+    data = Description("samples", (z.shape[1],), 0, counts, counts, counts, "unlabelled")
+    problem = surrogate if isinstance(surrogate, Surrogate) else make_surrogate(surrogate, data)
+    if problem.waits:
+        blocks = [problem.facts(z, block) for block in range(len(problem.fact_blocks))]
+        problem = problem.knowing(problem.conclude(torch.cat(blocks)))
+    return problem
 
 
 def _class_of(method: Any, kind: str) -> type[Algorithm]:

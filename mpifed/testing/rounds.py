@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -153,13 +152,11 @@ class Rounds:
         continued = object.__new__(type(self))
         continued.configuration, continued._dataset = self.configuration, self._dataset
         continued._ranks(ranks)
-        without_rows: Any = SimpleNamespace(
-            metrics="round\n", configuration=to_mapping(self.configuration)
-        )
         with TemporaryDirectory() as folder:
 
             def save(rank: int) -> None:
-                self._engines[rank]._checkpoint(Path(folder), without_rows)
+                stored = to_mapping(self.configuration)
+                self._engines[rank].checkpoint(Path(folder), "round\n", stored)
 
             self._on_each(save)
             self._on_each(lambda rank: self._engines[rank].writer.finish())

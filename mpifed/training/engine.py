@@ -281,7 +281,8 @@ class Engine:
             if last or self.round % setup.evaluation.every == 0:
                 self.evaluate(recorder, progress)
             if last or stopping or is_due or self.round % setup.checkpoint.every == 0:
-                self._checkpoint(directory, recorder)
+                parts = (recorder.metrics, recorder.configuration) if recorder else ("", {})
+                self.checkpoint(directory, *parts)
             if progress is not None:
                 progress.round(self.round)
             if stopping and not last:
@@ -429,7 +430,11 @@ class Engine:
             row[EPSILON] = self.accountant(self.round)
         return row, evaluation.results, learnt
 
-    def _checkpoint(self, directory: Path, recorder: Recorder | None) -> None:
+    def checkpoint(self, directory: Path, metrics: str, configuration: dict[str, Any]) -> None:
+        """Begin to write a checkpoint into a run directory.
+
+        Rank 0 has the rows of metrics.csv so far and the configuration as it is stored.
+        """
         self._saved = time.perf_counter()
         with self.clock.measure("checkpoint"):
             setup, data = self.setup, self.setup.dataset.description
@@ -437,8 +442,8 @@ class Engine:
                 self.round,
                 self.seed,
                 setup.horizon,
-                recorder.configuration if recorder else {},
-                recorder.metrics if recorder else "",
+                configuration,
+                metrics,
                 dict(vars(setup.exchange.ledger)),
                 {**self.clock.seconds, "total": self.elapsed},
                 None if isinstance(data, ProblemDescription) else data,

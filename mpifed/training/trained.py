@@ -31,7 +31,7 @@ from mpifed.io.weights import sealed
 from mpifed.method.checks import checked_predictor
 from mpifed.method.predictor import Predictor
 from mpifed.models.base import Model
-from mpifed.models.losses import Loss
+from mpifed.models.loss import Loss
 from mpifed.mpi.communicator import Alone
 from mpifed.state import RunState
 from mpifed.training.build import make, make_dataset

@@ -31,6 +31,7 @@ PUBLIC = (
         "mpifed.method",
         "mpifed.model",
         "mpifed.models.base",
+        "mpifed.models.loss",
         "mpifed.models.losses",
         "mpifed.io.weights",
     ),

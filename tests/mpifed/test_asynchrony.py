@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from on_ranks import same_after_a_resume, unlike_one_rank
-from test_algorithms import PLAIN, engine_of, mixes_as_given, prepared, recorder_of
+from test_algorithms import PLAIN, engine_of, mixes_as_given, prepared, stored_of
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.tables import ALGORITHMS
@@ -280,7 +280,7 @@ def test_a_checkpoint_has_all_that_is_under_way(mixes, tmp_path):
     engine = prepared("fedavg", gossip(mixes), **UNLIKE, participation=0.7)
     for _ in range(3):
         engine.advance()
-    engine._checkpoint(tmp_path, recorder_of(engine))
+    engine.checkpoint(tmp_path, "round\n", stored_of(engine))
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 3)
     again = engine_of("fedavg", gossip(mixes), **UNLIKE, participation=0.7)

@@ -12,6 +12,7 @@ from mpifed.testing import (
     check_dataset,
     check_model,
     check_server_optimizer,
+    check_surrogate,
     check_topology,
     names,
 )
@@ -100,3 +101,67 @@ def test_synthetic_data(variant):
 @pytest.mark.parametrize("topology", ["ring", "star", "complete", "path", "erdos_renyi", "torus"])
 def test_topologies(topology):
     check_topology(topology)
+
+
+OUTSIDE = """
+import numpy as np
+import torch
+
+from mpifed.message import ByCoordinates, Correction
+from mpifed.surrogate import Surrogate, client_means
+
+
+class Midrange(ByCoordinates):
+    def combine(self, columns):
+        return (columns.min(0) + columns.max(0)) / 2
+
+
+class Lazy(Correction):
+    def width(self, size):
+        return 0
+
+    def step(self, x, moved, memory, neighbours):
+        return (moved + neighbours.mix(moved)) / 2, memory
+
+
+class Mean(Surrogate):
+    size = n_parameters = 1
+
+    def init(self, generator):
+        return generator.standard_normal(1)
+
+    def statistics(self, z, theta, offsets):
+        return client_means(lambda samples, theta: samples.mean(0), z, theta, offsets)
+
+    def minimiser(self, s):
+        return s
+
+    def project(self, s):
+        return s
+
+    def losses(self, z, theta):
+        return (z[:, 0] - theta) ** 2 / 2
+
+    def penalty(self, theta):
+        return 0.0
+
+    def surrogate_of(self, theta):
+        return theta
+
+
+def mean(data):
+    return Mean()
+"""
+
+
+def test_parts_of_a_file_outside_the_repository(tmp_path, monkeypatch):
+    (tmp_path / "outside_parts.py").write_text(OUTSIDE)
+    monkeypatch.syspath_prepend(tmp_path)
+    check_aggregator("outside_parts:Midrange")
+    check_correction("outside_parts:Lazy")
+    check_surrogate(
+        "outside_parts:mean",
+        [[1.0], [2.0], [4.0], [9.0]],
+        psi=lambda theta: theta[0] ** 2 / 2,
+        phi=lambda theta: theta,
+    )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from on_ranks import folder_of, same_after_a_resume, unlike_one_rank
-from test_algorithms import engine_of, mixes_as_given, prepared, recorder_of
+from test_algorithms import engine_of, mixes_as_given, prepared, stored_of
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.tables import ALGORITHMS, CORRECTIONS
@@ -73,7 +73,7 @@ def test_a_checkpoint_has_what_clients_remember(correction, tmp_path):
     engine = prepared(method, gossip(correction), **more)
     for _ in range(2):
         engine.advance()
-    engine._checkpoint(tmp_path, recorder_of(engine))
+    engine.checkpoint(tmp_path, "round\n", stored_of(engine))
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 2)
     again = engine_of(method, gossip(correction), **more)

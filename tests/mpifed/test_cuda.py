@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_algorithms import recorder_of
+from test_algorithms import stored_of
 from test_devices import COMPRESSIONS, ON_DEVICE, of_network, rounds
 
 from mpifed import state as states
@@ -74,7 +74,7 @@ def test_dropout_is_drawn_from_the_runs_own_streams():
 @pytest.mark.parametrize("name", ["fedem", "flix"])
 def test_a_run_resumes_on_the_gpu(name, tmp_path):
     engine = rounds(name, "server", "cuda", 1)
-    engine._checkpoint(tmp_path, recorder_of(engine))
+    engine.checkpoint(tmp_path, "round\n", stored_of(engine))
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 1)
     again = rounds(name, "server", "cuda", 0)

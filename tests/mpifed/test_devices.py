@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from pretend_device import OnDevice, pretended
-from test_algorithms import CASES, engine_of, recorder_of
+from test_algorithms import CASES, engine_of, stored_of
 
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
@@ -155,7 +155,7 @@ def of_network(network, stepping):
 def test_a_checkpoint_is_read_onto_the_device(name, tmp_path):
     with pretended():
         engine = rounds(name, "server", "cuda", 1)
-        engine._checkpoint(tmp_path, recorder_of(engine))
+        engine.checkpoint(tmp_path, "round\n", stored_of(engine))
         engine.writer.finish()
         path = checkpoint.path_of(tmp_path / "checkpoints", 1)
         again = engine_of(name, "server", device="cuda")

@@ -81,8 +81,8 @@ def test_the_batched_solver_is_the_plain_loop(make_clients, components, changes)
         solver.init(5, components, torch.float64),
         clients,
         draws,
-        torch.from_numpy(q),
-        scale,
+        weights=torch.from_numpy(q),
+        step_scale=scale,
     )
     expected, buffers = plain_sgd(
         clients, start, np.zeros_like(start), options, q, draws, options.lr * scale

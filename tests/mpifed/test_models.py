@@ -11,6 +11,7 @@ import torch
 from mpifed.data.base import Description
 from mpifed.models import losses as costs
 from mpifed.models.linear import Linear, linear
+from mpifed.models.loss import cross_entropy, cross_entropy_slopes, score
 from mpifed.models.lstm import class_weights, weighted_loss
 from mpifed.models.mlp import Mlp, mlp
 from mpifed.models.modules import module_model
@@ -58,7 +59,7 @@ def test_logits_and_gradients_are_those_of_torchs_layers(model):
         (losses * weights[row]).sum().backward()
         expected = torch.cat([p.grad.flatten() for p in module.parameters()])
         assert torch.allclose(gradient[row], expected, atol=1e-14)
-        assert torch.allclose(costs.cross_entropy(z, y[row]), losses, atol=1e-14)
+        assert torch.allclose(cross_entropy(z, y[row]), losses, atol=1e-14)
     leaf = parameters.clone().requires_grad_()
     total = (model.loss.samples(model.logits(leaf, x), y) * weights).sum()
     (by_autograd,) = torch.autograd.grad(total, leaf)
@@ -105,7 +106,7 @@ def test_a_mixture_predicts_the_mixed_probability():
     y = torch.tensor([1, 0, 0])
     pi = torch.tensor([0.7, 0.3], dtype=torch.float64)
     p1 = 0.7 / (1 + np.exp(-z[0, :, 0].numpy())) + 0.3 / (1 + np.exp(-z[1, :, 0].numpy()))
-    found = costs.score(costs.CROSS_ENTROPY, z, y, pi)
+    found = score(costs.CROSS_ENTROPY, z, y, pi)
     assert np.allclose(found.loss, -np.log(np.where(y == 1, p1, 1 - p1)))
     assert torch.equal(found.loss, found.nll)
     assert found.hits.tolist() == [bool(a > 0.5) == b for a, b in zip(p1, y, strict=True)]
@@ -117,11 +118,11 @@ def test_a_mixture_of_multi_class_models():
     y = torch.tensor([0, 1, 2, 3, 0, 1])
     pi = torch.tensor([0.4, 0.6], dtype=torch.float64)
     p = 0.4 * torch.softmax(z[0], -1) + 0.6 * torch.softmax(z[1], -1)
-    found = costs.score(costs.CROSS_ENTROPY, z, y, pi)
+    found = score(costs.CROSS_ENTROPY, z, y, pi)
     assert torch.allclose(found.loss, -torch.log(p[torch.arange(6), y]))
     assert torch.equal(found.loss, found.nll)
     assert torch.equal(found.hits, p.argmax(-1) == y)
-    single = costs.score(costs.CROSS_ENTROPY, z[:1], y, None).loss
+    single = score(costs.CROSS_ENTROPY, z[:1], y, None).loss
     assert torch.allclose(single, torch.nn.functional.cross_entropy(z[0], y, reduction="none"))
 
 
@@ -145,7 +146,7 @@ def test_a_mixture_is_scored_as_the_predictor_that_it_is(name):
         away = (torch.einsum("m,mbq->bq", pi, z) - y).square()
         expected = away.mean(-1) if name == "squared" else away.sum(-1) / 2
     likelihood = (pi[:, None] * torch.exp(-loss.samples(z, y.expand(3, 40, 7)))).sum(0)
-    found = costs.score(loss, z, y, pi)
+    found = score(loss, z, y, pi)
     assert torch.allclose(found.loss, expected, atol=1e-13)
     assert torch.allclose(found.nll, -torch.log(likelihood), atol=1e-13)
     assert not torch.allclose(found.loss, found.nll, atol=1e-3)
@@ -155,8 +156,8 @@ def test_a_mixture_is_scored_as_the_predictor_that_it_is(name):
 def test_a_mixture_of_one_model_is_that_model(name):
     loss = costs.loss_for("multi_label" if name == "multi_label" else "regression", name)
     z, y = outputs_and_targets(name)
-    alone = costs.score(loss, z[1:2], y, None)
-    whole = costs.score(loss, z, y, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
+    alone = score(loss, z[1:2], y, None)
+    whole = score(loss, z, y, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
     for key, value in vars(alone).items():
         assert torch.allclose(value, getattr(whole, key), atol=1e-13)
 
@@ -171,8 +172,8 @@ def test_a_copy_of_a_loss_as_ones_own_scores_and_slopes_as_it_does(name):
         y = y.long()
     pi = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
     for outputs, mixture in ((z[:1], None), (z, pi)):
-        whole = costs.score(known, outputs, y, mixture)
-        for key, value in vars(costs.score(own, outputs, y, mixture)).items():
+        whole = score(known, outputs, y, mixture)
+        for key, value in vars(score(own, outputs, y, mixture)).items():
             assert torch.allclose(value, getattr(whole, key), atol=1e-13), key
     each = y.expand(3, *y.shape)
     assert torch.allclose(own.slopes(z, each), known.slopes(z, each), atol=1e-13)
@@ -180,16 +181,16 @@ def test_a_copy_of_a_loss_as_ones_own_scores_and_slopes_as_it_does(name):
 
 def test_mixed_tags_stay_finite_far_out():
     z = torch.tensor([[[1e4, -1e4]], [[-1e4, 1e4]]])
-    found = costs.score(costs.MULTI_LABEL, z, torch.tensor([[1.0, 0.0]]), torch.tensor([0.5, 0.5]))
+    found = score(costs.MULTI_LABEL, z, torch.tensor([[1.0, 0.0]]), torch.tensor([0.5, 0.5]))
     assert found.loss.tolist() == pytest.approx([math.log(2)])
-    one_sided = costs.score(costs.MULTI_LABEL, z[:1], torch.tensor([[0.0, 1.0]]), torch.ones(1))
+    one_sided = score(costs.MULTI_LABEL, z[:1], torch.tensor([[0.0, 1.0]]), torch.ones(1))
     assert one_sided.loss.tolist() == [1e4]
 
 
 def test_losses_stay_finite_far_out():
     z = torch.tensor([[1e4], [-1e4]])
-    assert costs.cross_entropy(z, torch.tensor([0, 1])).tolist() == [1e4, 1e4]
-    assert costs.cross_entropy_slopes(z, torch.tensor([0, 1]))[:, 0].tolist() == [1.0, -1.0]
+    assert cross_entropy(z, torch.tensor([0, 1])).tolist() == [1e4, 1e4]
+    assert cross_entropy_slopes(z, torch.tensor([0, 1]))[:, 0].tolist() == [1.0, -1.0]
 
 
 def test_a_users_module_is_one_flat_row():
@@ -239,7 +240,7 @@ def test_the_loss_of_a_sequence_is_the_mean_over_its_positions(drawn):
     z, y, _ = drawn
     expected = torch.nn.functional.cross_entropy(z[0].movedim(-1, 1), y, reduction="none").mean(-1)
     assert torch.allclose(costs.SEQUENCE.samples(z[0], y), expected)
-    found = costs.score(costs.SEQUENCE, z[:1], y, None)
+    found = score(costs.SEQUENCE, z[:1], y, None)
     assert torch.allclose(found.loss, expected) and torch.equal(found.loss, found.nll)
     assert torch.equal(found.hits, (z[0].argmax(-1) == y).sum(-1))
     assert found.possible.tolist() == [L] * 4
@@ -249,13 +250,13 @@ def test_a_mixture_of_sequence_models_mixes_probabilities_at_each_position(drawn
     z, y, pi = drawn
     p = torch.einsum("m,mblk->blk", pi, torch.softmax(z, -1))
     right = p.gather(-1, y[..., None])[..., 0]
-    found = costs.score(costs.SEQUENCE, z, y, pi)
+    found = score(costs.SEQUENCE, z, y, pi)
     assert torch.allclose(found.loss, -torch.log(right).mean(-1))
     tempered = torch.exp(-costs.SEQUENCE.samples(z, y.expand(3, 4, L)))
     assert torch.allclose(found.nll, -torch.log((pi[:, None] * tempered).sum(0)))
     assert torch.equal(found.hits, (p.argmax(-1) == y).sum(-1))
     whole = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
-    alone, mixed = (costs.score(costs.SEQUENCE, *of) for of in ((z[1:2], y, None), (z, y, whole)))
+    alone, mixed = (score(costs.SEQUENCE, *of) for of in ((z[1:2], y, None), (z, y, whole)))
     for key, value in vars(alone).items():
         assert torch.allclose(value, getattr(mixed, key))
 
@@ -278,7 +279,7 @@ def test_weighted_losses_and_their_slopes_are_those_of_torch(task, weighting, dr
     assert torch.allclose(
         loss.slopes(z[0], y), torch.autograd.grad(expected.sum(), leaf)[0], atol=1e-15
     )
-    found = costs.score(loss, z, y, pi)
+    found = score(loss, z, y, pi)
     p = torch.einsum("m,m...k->...k", pi, torch.softmax(z, -1))
     mixed = -torch.log(p.gather(-1, y[..., None])[..., 0]) * weights[y]
     assert torch.allclose(found.loss, mixed.mean(-1) if task == "sequence" else mixed)

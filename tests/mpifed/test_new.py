@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -40,6 +41,14 @@ def test_two_files_are_written_and_python_reads_them(kind, tmp_path, monkeypatch
         assert "$" not in text and "my_own" in text
     said = capsys.readouterr().out
     assert "python -m mpifed.run" in said and "python -m pytest test_my_own.py" in said
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "loss"])
+def test_what_is_written_passes_the_common_checks(kind, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run_command(["new", kind, f"own_{kind}"]) == 0
+    importlib.import_module(f"test_own_{kind}").test_it_passes_the_common_checks()
 
 
 @pytest.mark.slow

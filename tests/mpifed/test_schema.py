@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from mpifed.components.registry import Section, checked_section, named, plain
 from mpifed.config.configuration import Configuration, apply_overrides, resolve, to_mapping, to_yaml
-from mpifed.config.experiments import read_experiment
+from mpifed.config.experiments import experiment_names, read_experiment
 from mpifed.errors import InputError
 from mpifed.federation.participation import Dropout
 from topologies.parameters import allowed_values
@@ -183,3 +183,10 @@ def test_any_value_is_refused_in_a_sentence_or_complete(overrides):
     else:
         assert resolve(yaml.safe_load(to_yaml(configuration))) == configuration
         assert resolve(json.loads(json.dumps(to_mapping(configuration)))) == configuration
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_the_resolved_configuration_resolves_to_itself(name):
+    configuration = resolve(read_experiment(name))
+    assert resolve(yaml.safe_load(to_yaml(configuration))) == configuration
+    assert resolve(json.loads(json.dumps(to_mapping(configuration)))) == configuration

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpifed.data.base import Description
+from mpifed.dataset import Description
+from mpifed.testing import world
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts" / "benchmarks"
@@ -65,8 +66,6 @@ def test_a_network_is_compared_with_a_bare_loop(monkeypatch, capsys):
 def test_an_exchange_is_measured_on_these_ranks(what, monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
     import bench_exchange
-
-    from mpifed.mpi.communicator import world
 
     communicator = world()
     if communicator.size < 2:

@@ -10,12 +10,10 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+from reports import report
 from run_directories import write_run
 
-from mpifed.report.__main__ import main
-from mpifed.report.groups import contraction, group_runs
-from mpifed.report.runs import find_runs
-from mpifed.report.tables import measured, report_csv, report_markdown, results
+from mpifed.testing import run_command
 
 FEDAVG = {"name": "fedavg"}
 LOCAL = {"name": "local"}
@@ -25,17 +23,14 @@ def test_seeds_become_mean_and_deviation(tmp_path: Path) -> None:
     for seed, final in enumerate((0.74, 0.76, 0.78)):
         write_run(tmp_path / f"a{seed}", final=final, seed=seed)
     write_run(tmp_path / "b", final=0.7, algorithm=FEDAVG)
-    groups, notes = group_runs(find_runs([tmp_path]))
-    assert not notes
-    assert [(group.method, len(group.runs)) for group in groups] == [("FedEM", 3), ("FedAvg", 1)]
-    values = np.array([run.last("test_accuracy") for run in groups[0].runs])
-    found = groups[0].estimate("test_accuracy")
-    assert found.mean == pytest.approx(values.mean())
-    assert found.deviation == pytest.approx(0.02)
-    assert np.isnan(groups[1].estimate("test_accuracy").deviation)
-    curve = groups[0].curve("test_accuracy", 100)
-    assert curve.rounds.tolist() == [0, 10, 20, 30, 40]
-    assert curve.deviation == pytest.approx(np.full(5, 2.0))
+    found = report(tmp_path)
+    assert not found.notes
+    assert found.methods == {("synthetic-paper", "FedEM"): 3, ("synthetic-paper", "FedAvg"): 1}
+    several, alone = found.rows()
+    last = np.array([0.74, 0.76, 0.78]) - 0.25 * np.exp(-40 / 12)
+    assert float(several["test_accuracy"]) == pytest.approx(last.mean())
+    assert float(several["test_accuracy_deviation"]) == pytest.approx(0.02)
+    assert alone["test_accuracy_deviation"] == ""
 
 
 def test_what_differs_stands_in_the_name(tmp_path: Path) -> None:
@@ -44,8 +39,7 @@ def test_what_differs_stands_in_the_name(tmp_path: Path) -> None:
     write_run(tmp_path / "c", exchange={"name": "gossip"})
     write_run(tmp_path / "d", clients=9)
     write_run(tmp_path / "e", checkpoint={"every": 7}, seed=1)
-    groups, _ = group_runs(find_runs([tmp_path]))
-    assert {(group.data, group.method): len(group.runs) for group in groups} == {
+    assert report(tmp_path).methods == {
         ("synthetic-paper, clients=4", "FedEM, lr=0.1"): 2,
         ("synthetic-paper, clients=4", "FedEM, lr=0.3"): 1,
         ("synthetic-paper, clients=4", "D-FedEM"): 1,
@@ -57,15 +51,14 @@ def test_where_optima_were_taken_from_is_no_difference(tmp_path: Path) -> None:
     for seed in range(2):
         algorithm = {"name": "flix", "optima_from": f"runs/{seed}-local"}
         write_run(tmp_path / str(seed), seed=seed, algorithm=algorithm)
-    (group,) = group_runs(find_runs([tmp_path]))[0]
-    assert (group.method, len(group.runs)) == ("FLIX", 2)
+    assert report(tmp_path).methods == {("synthetic-paper", "FLIX"): 2}
 
 
 def test_table_has_the_shape_of_the_papers(tmp_path: Path) -> None:
     write_run(tmp_path / "a", final=0.75)
     write_run(tmp_path / "b", final=0.7, algorithm=FEDAVG)
     write_run(tmp_path / "c", final=0.9, data={"name": "digits"})
-    lines = report_markdown(*group_runs(find_runs([tmp_path]))).splitlines()
+    lines = report(tmp_path).texts["table.md"].splitlines()
     assert lines[2:6] == [
         "| Data | FedEM | FedAvg |",
         "| --- | ---: | ---: |",
@@ -82,25 +75,24 @@ def test_unfinished_runs_are_included_and_named(tmp_path: Path) -> None:
         file.write("30,3.0,0.5,0.6")  # a line that is being written
     new = write_run(tmp_path / "c", algorithm=LOCAL, finished=False)
     (new / "metrics.csv").unlink()
-    groups, notes = group_runs(find_runs([tmp_path]))
-    assert [(group.method, group.finished) for group in groups] == [
-        ("FedEM", True),
-        ("FedAvg", False),
-        ("Local", False),
+    found = report(tmp_path)
+    assert [(row["method"], row["finished"]) for row in found.rows()] == [
+        ("FedEM", "true"),
+        ("FedAvg", "false"),
+        ("Local", "false"),
     ]
-    assert notes == [
+    assert found.notes == [
         f"{half} is unfinished: evaluated until round 20 of 40",
         f"{new} is unfinished: nothing evaluated yet",
     ]
-    assert main([str(tmp_path), "--output", str(tmp_path / "report")]) == 0
 
 
 def test_a_repeated_run_counts_once(tmp_path: Path) -> None:
     short = write_run(tmp_path / "a", finished=False, until=10)
     whole = write_run(tmp_path / "b")
-    groups, notes = group_runs(find_runs([tmp_path, whole]))
-    assert [run.path for run in groups[0].runs] == [whole]
-    assert notes == [f"{short} repeats {whole} and is left out"]
+    found = report(tmp_path, whole)
+    assert [(row["seeds"], row["rounds"]) for row in found.rows()] == [("1", "40")]
+    assert found.notes == [f"{short} repeats {whole} and is left out"]
 
 
 def test_command_writes_tables_and_pictures(
@@ -112,7 +104,7 @@ def test_command_writes_tables_and_pictures(
     write_run(tmp_path / "runs" / "c", final=0.66, algorithm=LOCAL, bits=0)
     write_run(tmp_path / "runs" / "d", exchange={"name": "gossip"}, bits=1e9)
     output = tmp_path / "report"
-    assert main([str(tmp_path / "runs"), "--output", str(output)]) == 0
+    assert run_command(["report", tmp_path / "runs", "--output", output]) == 0
     shown = capfd.readouterr().out
     assert "FedEM" in shown
     assert "decile" in shown
@@ -143,7 +135,7 @@ def test_consensus_stands_beside_what_was_predicted(
     write_run(tmp_path / "runs" / "b", algorithm=FEDAVG, exchange={"name": "gossip"},
               distances=lambda k: k / 10)  # fmt: skip
     write_run(tmp_path / "runs" / "c")
-    assert main([str(tmp_path / "runs"), "--output", str(tmp_path / "report")]) == 0
+    assert run_command(["report", tmp_path / "runs", "--output", str(tmp_path / "report")]) == 0
     lines = (tmp_path / "report" / "table.md").read_text().splitlines()
     assert "| synthetic-paper | D-FedEM | 0.19 | 1 | 0.81 | 0.7 | 2.547e-06 |" in lines
     assert "| synthetic-paper | D-FedAvg | – | – | – | – | 4 |" in lines
@@ -158,17 +150,20 @@ def test_consensus_stands_beside_what_was_predicted(
 
 
 def test_a_run_at_the_level_of_rounding_is_measured_before_it(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "a", distances=lambda k: {0: 0, 10: 1, 20: 1e-14}.get(k, 1e-13))
-    assert contraction(find_runs([run])[0]) == pytest.approx(1e-14**0.1)
-    still = write_run(tmp_path / "b", distances=lambda k: 1.0 + k)
-    assert np.isnan(contraction(find_runs([still])[0]))
+    gossip = {"exchange": {"name": "gossip"}}
+    far = {0: 0, 10: 1, 20: 1e-14}
+    write_run(tmp_path / "a", distances=lambda k: far.get(k, 1e-13), **gossip)
+    write_run(tmp_path / "b", distances=lambda k: 1.0 + k, algorithm=FEDAVG, **gossip)
+    one, other = report(tmp_path).rows()
+    assert float(one["measured_contraction"]) == pytest.approx(1e-14**0.1)
+    assert other["measured_contraction"] == ""
 
 
 @pytest.mark.slow
 def test_two_data_sets_have_pictures_of_their_own(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", data={"name": "digits"})
-    assert main([str(tmp_path), "--output", str(tmp_path / "report")]) == 0
+    assert run_command(["report", tmp_path, "--output", str(tmp_path / "report")]) == 0
     names = {path.name for path in (tmp_path / "report").glob("*-clients.png")}
     assert names == {"synthetic-paper-clients.png", "digits-clients.png"}
 
@@ -202,7 +197,7 @@ def test_damage_is_one_sentence(
 ) -> None:
     run = write_run(tmp_path / "run")
     damage(run)
-    assert main([str(run), "--output", str(tmp_path / "report")]) == 2
+    assert run_command(["report", run, "--output", str(tmp_path / "report")]) == 2
     error = capfd.readouterr().err
     assert error.count("\n") == 1
     assert part in error
@@ -230,17 +225,16 @@ def runs(tmp_path: Path) -> Path:
 
 
 def test_means_and_intervals_of_what_was_measured_stand_in_the_tables(runs: Path) -> None:
-    groups, notes = group_runs(find_runs([runs]))
-    assert measured(groups) == ["objective", "surrogate_update"]
-    last = 2.0**-4
-    assert [row[:5] for row in results(groups, measured(groups)).rows] == [
+    found = report(runs)
+    last, text = 2.0**-4, found.texts["table.md"]
+    assert "| Data | Method | Seeds | Objective | Surrogate update | Rounds |" in text
+    cells = [line.strip("| ").split(" | ")[:5] for line in text.splitlines() if "FedMM" in line]
+    assert cells[:2] == [
         ["synthetic-paper", "FedMM", "2", f"{1.5 + last:.4g} ± 6.4", "0.0625 ± 0"],
         ["synthetic-paper", "FedMM-Θ", "2", f"{5 + last:.4g} ± 0", "0.0625 ± 0"],
     ]
-    text = report_markdown(groups, notes)
-    assert "| Data | Method | Seeds | Objective | Surrogate update | Rounds |" in text
     assert "Test accuracy" not in text
-    first = next(csv.DictReader(report_csv(groups).splitlines()))
+    first = found.rows()[0]
     assert float(first["objective"]) == pytest.approx(1.5 + last)
     assert float(first["objective_deviation"]) == pytest.approx(0.5**0.5)
     assert first["test_accuracy"] == ""
@@ -252,9 +246,5 @@ def test_validation_accuracy_is_in_per_cent_as_test_accuracy(tmp_path: Path) -> 
         text = (run / "metrics.csv").read_text().splitlines()
         lines = [f"{line},{last}" for line in text[1:]]
         (run / "metrics.csv").write_text("\n".join([f"{text[0]},validation_accuracy", *lines, ""]))
-    groups, _ = group_runs(find_runs([tmp_path]))
-    assert results(groups, measured(groups), 2).rows[0][3] == "62.50 ± 158.83"
-    out = tmp_path / "out"
-    assert main([str(tmp_path / "runs"), "--output", str(out), "--format", "none"]) == 0
-    page = (out / "report.html").read_text()
+    page = report(tmp_path / "runs").texts["report.html"]
     assert "Validation accuracy (%)" in page and "62.50 ± 158.83" in page

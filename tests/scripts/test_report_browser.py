@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from run_directories import configuration, write_run
 
-from mpifed.report.__main__ import main
+from mpifed.testing import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,10 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
             with h5py.File(run / "clients.h5", "r+") as file:
                 file["mixture"] = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.5, 0.5]])
     out = tmp_path / "out"
-    assert main([str(tmp_path / "runs"), "--output", str(out), "--format", "none"]) == 0
+    assert (
+        run_command(["report", str(tmp_path / "runs"), "--output", str(out), "--format", "none"])
+        == 0
+    )
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.set_default_timeout(30_000)
@@ -131,7 +134,10 @@ def test_a_name_that_is_markup_is_shown_as_text(browser, tmp_path):
     evil = "<img src=x onerror=document.title='run'>"
     write_run(tmp_path / "run", data=configuration()["data"] | {"name": evil})
     out = tmp_path / "out"
-    assert main([str(tmp_path / "run"), "--output", str(out), "--format", "none"]) == 0
+    assert (
+        run_command(["report", str(tmp_path / "run"), "--output", str(out), "--format", "none"])
+        == 0
+    )
     page = browser.new_page()
     page.goto((out / "report.html").as_uri())
     assert page.title() != "run"

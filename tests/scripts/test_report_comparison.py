@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from reports import report
 from run_directories import write_run
 from scipy import stats
 
-from mpifed.report.__main__ import forests, main
-from mpifed.report.drawing import Pictures
-from mpifed.report.figure import FigureRequest, series
-from mpifed.report.groups import (
-    SPREADS,
-    Group,
-    difference,
-    estimate,
-    group_runs,
-    last_differences,
-    reached,
-)
-from mpifed.report.runs import find_runs
-from mpifed.report.tables import comparison
+from mpifed.testing import run_command
 
+INTERVAL = "95 % interval"
 SERVER = {"name": "server", "average_over": "participants"}
 PEER = {
     "name": "gossip",
@@ -50,10 +38,11 @@ def random_graph(p: float) -> dict[str, Any]:
     return {"name": "erdos_renyi", "p": p, "seed": None}
 
 
-def groups_in(place: Path) -> list[Group]:
-    groups, notes = group_runs(find_runs([place]))
-    assert not notes
-    return groups
+def methods_in(place: Path) -> dict[str, int]:
+    """The seeds of each method, in the order of the table."""
+    found = report(place)
+    assert not found.notes
+    return {method: seeds for (_, method), seeds in found.methods.items()}
 
 
 @pytest.mark.parametrize(
@@ -87,21 +76,17 @@ def test_components_are_named_and_their_options_where_they_differ(
     for number, exchange in enumerate(exchanges.values()):
         write_run(tmp_path / f"{number}", exchange=exchange)
         write_run(tmp_path / f"{number}-again", exchange=exchange | {"transport": "x"}, seed=1)
-    groups = groups_in(tmp_path)
-    short = [name.replace("weights.", "").replace("topology.", "") for name in _methods(groups)]
+    methods = methods_in(tmp_path)
+    short = [name.replace("weights.", "").replace("topology.", "") for name in methods]
     assert short == list(exchanges)
-    assert all(len(group.runs) == 2 for group in groups)
-
-
-def _methods(groups: list[Group]) -> list[str]:
-    return [group.method for group in groups]
+    assert set(methods.values()) == {2}
 
 
 def test_participation_by_name_and_by_number_stay_apart(tmp_path: Path) -> None:
     kinds = (1.0, 0.5, {"name": "bernoulli", "p": 0.5})
     for number, participation in enumerate(kinds):
         write_run(tmp_path / f"{number}", participation=participation)
-    assert _methods(groups_in(tmp_path)) == [
+    assert list(methods_in(tmp_path)) == [
         "FedEM, participation=1.0",
         "FedEM, participation=0.5",
         "FedEM, bernoulli",
@@ -114,79 +99,74 @@ def test_a_fraction_with_unbiased_weights_is_named_by_these(tmp_path: Path) -> N
 
     write_run(tmp_path / "a", participation=0.2)
     write_run(tmp_path / "b", participation=unbiased(0.2))
-    assert _methods(groups_in(tmp_path)) == ["FedEM", "FedEM, weights=unbiased"]
+    assert list(methods_in(tmp_path)) == ["FedEM", "FedEM, weights=unbiased"]
     write_run(tmp_path / "c", participation=unbiased(0.5))
-    assert _methods(groups_in(tmp_path)) == [
+    assert list(methods_in(tmp_path)) == [
         "FedEM, participation=0.2",
         "FedEM, participation=0.2, weights=unbiased",
         "FedEM, participation=0.5, weights=unbiased",
     ]
 
 
-def runs_of_three_seeds(place: Path) -> list[Group]:
+def runs_of_three_seeds(place: Path) -> None:
     """FedEM at 0.7, 0.8 and 0.75 at the end, gossip above it by 1, 2 and 3 points on two seeds."""
     for seed, final in enumerate((0.7, 0.8, 0.75)):
         write_run(place / f"a{seed}", final=final, seed=seed)
     for seed, final in ((1, 0.82), (2, 0.78)):
         write_run(place / f"b{seed}", final=final, seed=seed, exchange=PEER, bits=5e5)
-    return groups_in(place)
 
 
 def test_differences_are_taken_seed_by_seed(tmp_path: Path) -> None:
-    server, peer = runs_of_three_seeds(tmp_path)
-    curve = difference(peer, server, "test_accuracy", 100)
-    assert curve.rounds.tolist() == [0, 10, 20, 30, 40]
-    assert curve.mean == pytest.approx(np.full(5, 2.5))
-    assert curve.deviation == pytest.approx(np.full(5, np.sqrt(0.5)))
-    assert curve.bits == pytest.approx(5e5 * curve.rounds)  # a message of gossip counts once
-    found = estimate(last_differences(peer, server, "test_accuracy_p10"))
-    assert (found.mean, found.deviation) == pytest.approx((0.025, np.sqrt(0.5) / 100))
-    assert last_differences(server, server, "test_accuracy").tolist() == [0, 0, 0]
+    runs_of_three_seeds(tmp_path)
+    server, peer = report(tmp_path, "--against", "FedEM").rows("comparison.csv")
+    for column in ("test_accuracy", "test_accuracy_p10"):
+        mean, deviation = (float(peer[f"{column}_difference{end}"]) for end in ("", "_deviation"))
+        assert (mean, deviation) == pytest.approx((0.025, np.sqrt(0.5) / 100))
+        assert float(server[f"{column}_difference"]) == 0
 
 
 def test_runs_without_a_common_seed_have_no_difference(tmp_path: Path) -> None:
     write_run(tmp_path / "a", seed=0)
     write_run(tmp_path / "b", seed=1, exchange=PEER)
-    server, peer = groups_in(tmp_path)
-    assert not len(difference(peer, server, "test_accuracy").rounds)
-    assert not len(last_differences(peer, server, "test_accuracy"))
-    assert "| – | – |" in comparison([server, peer], "FedEM", None).markdown().splitlines()[-1]
+    text = report(tmp_path, "--against", "FedEM").texts["comparison.md"]
+    assert "| – | – |" in text.splitlines()[-1]
 
 
 def test_plus_minus_is_the_interval_everywhere_and_is_explained(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    groups = runs_of_three_seeds(tmp_path / "runs")
+    runs_of_three_seeds(tmp_path / "runs")
     output = tmp_path / "report"
     words = [str(tmp_path / "runs"), "--output", str(output), "--format", "none"]
-    assert main([*words, "--against", "FedEM"]) == 0
+    assert run_command(["report", *words, "--against", "FedEM"]) == 0
     said = " ".join(capfd.readouterr().out.split())
     texts = {name: (output / name).read_text() for name in ("table.md", "comparison.md")}
     # Half the interval of differences of 2 and 3 points, and of ends at 82 and 78 per cent.
     half = stats.t.ppf(0.975, 1) * np.sqrt(0.5) / np.sqrt(2)
     assert f"+2.50 ± {half:.2f}" in texts["comparison.md"]
-    ends = np.array([run.last("test_accuracy") for run in groups[1].runs]) * 100
+    ends = 100 * (np.array([0.82, 0.78]) - 0.25 * np.exp(-40 / 12))
     half = stats.t.ppf(0.975, 1) * ends.std(ddof=1) / np.sqrt(2)
     assert f"{ends.mean():.1f} ± {half:.1f}" in texts["table.md"]
-    assert all(text.count(SPREADS["ci"]) == 1 for text in texts.values())
-    assert said.count(SPREADS["ci"]) == 2  # below both tables
+    assert all(text.count(INTERVAL) == 1 for text in texts.values())
+    assert said.count(INTERVAL) == 2  # below both tables
     assert f"{ends.mean():.2f} ± {half:.2f}" in (output / "report.html").read_text()
 
 
 def test_the_first_round_at_a_target(tmp_path: Path) -> None:
     # Accuracy is 0.8 - 0.25 exp(-k / 12): 0.550, 0.691, 0.753, 0.779, 0.791.
     write_run(tmp_path / "a", final=0.8, bits=1e3)
-    run = groups_in(tmp_path)[0].runs[0]
-    assert reached(run, 0.7)[:3].tolist() == [20, 2e4, 2.0] and np.isnan(reached(run, 0.7)[3])
-    assert reached(run, 0.5)[:3].tolist() == [0, 0, 0]
-    assert np.isnan(reached(run, 0.8)).all()
+    for target, expected in ((0.7, (20, 2e4, 2)), (0.8, None)):
+        found = report(tmp_path, "--against", "FedEM", "--target", target)
+        (row,) = found.rows("comparison.csv")
+        cells = [row[name] for name in ("round", "up_bits", "seconds")]
+        assert cells == [""] * 3 if expected is None else tuple(map(float, cells)) == expected
 
 
 def test_the_command_writes_both_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     runs_of_three_seeds(tmp_path / "runs")
     output = tmp_path / "report"
     words = [str(tmp_path / "runs"), "--output", str(output), "--against", "FedEM"]
-    assert main([*words, "--target", "0.76"]) == 0
+    assert run_command(["report", *words, "--target", "0.76"]) == 0
     lines = (output / "comparison.md").read_text().splitlines()
     found = "+2.50 ± 6.35 | 0.126"
     assert lines[-2:] == [
@@ -207,24 +187,21 @@ def test_the_best_graph_within_a_budget_and_accuracy_against_the_degree(tmp_path
         write_run(tmp_path / f"runs/{degree}", final=final, bits=500.0 * degree, exchange=exchange,
                   graph={"degree": degree, "p": degree / 16})  # fmt: skip
     words = [str(tmp_path / "runs"), "--output", str(tmp_path / "report"), "--format", "none"]
-    assert main([*words, "--within", "degree=4", "bits=3e4"]) == 0
+    assert run_command(["report", *words, "--within", "degree=4", "bits=3e4"]) == 0
     # Accuracies of rounds 30 and 10, 0.7 - 0.25 exp(-30 / 12) and 0.75 - 0.25 exp(-10 / 12).
     lines = (tmp_path / "report" / "within.md").read_text().splitlines()
     assert [line.split(" | ")[1:] for line in lines[-2:]] == [
         ["D-FedEM, graph 2", "1", "2", "30", "30", "3", "67.9", "57.9 |"],
         ["D-FedEM, graph 4", "1", "4", "10", "20", "1", "64.1", "54.1 |"],
     ]
-    for x, places in (("degree", [2, 4, 15]), ("p", [2 / 16, 4 / 16, 15 / 16])):
-        (line,) = series(find_runs([tmp_path / "runs"]), FigureRequest("test_accuracy", x))
-        assert line.x.tolist() == places and (np.diff(line.y) > 0).all()
     for refused in (["speed=1"], ["bits=-1"], ["degree=1"]):
-        assert main([*words[:1], "--within", *refused]) == 2
+        assert run_command(["report", *words[:1], "--within", *refused]) == 2
 
 
 def test_a_mean_within_limits_is_rounded_as_in_the_other_tables(tmp_path: Path, capfd) -> None:
     for seed, final in enumerate((0.75, 0.945)):
         write_run(tmp_path / f"{seed}", final=final, until=0, seed=seed)
-    assert main([str(tmp_path), "--within", "rounds=0", "--spread", "sd"]) == 0
+    assert run_command(["report", tmp_path, "--within", "rounds=0", "--spread", "sd"]) == 0
     assert set(re.findall(r"59\.[78]", capfd.readouterr().out)) == {"59.8"}
 
 
@@ -237,7 +214,10 @@ def test_bad_comparisons_are_one_sentence_and_write_nothing(
         (["--target", "70"], "(0, 1)"),
         (["--target", "nan"], "(0, 1)"),
     ):
-        assert main([str(tmp_path / "runs"), "--output", str(tmp_path / "report"), *words]) == 2
+        assert (
+            run_command(["report", tmp_path / "runs", "--output", str(tmp_path / "report"), *words])
+            == 2
+        )
         error = capfd.readouterr().err
         assert error.count("\n") == 1
         assert part in error
@@ -246,17 +226,16 @@ def test_bad_comparisons_are_one_sentence_and_write_nothing(
 
 def test_differences_are_drawn_with_their_intervals(tmp_path: Path) -> None:
     for seed in range(3):
-        write_run(tmp_path / f"a{seed}", seed=seed, final=0.7 + 0.01 * seed)
+        write_run(tmp_path / f"runs/a{seed}", seed=seed, final=0.7 + 0.01 * seed)
         exchange = {"name": "gossip", "topology": {"name": "ring"}}
-        write_run(tmp_path / f"b{seed}", seed=seed, final=0.72 + 0.02 * seed, exchange=exchange)
-    groups = [replace(group, name=group.method.upper()) for group in groups_in(tmp_path)]
-    assert forests(groups, None, Pictures()) == {}
-    (draw,) = forests(groups, "FedEM", Pictures()).values()
-    axes = draw().axes[0]
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["D-FEDEM"]
-    (interval,) = axes.collections
-    ((low, _), (high, _)) = interval.get_segments()[0]
+        final = 0.72 + 0.02 * seed
+        write_run(tmp_path / f"runs/b{seed}", seed=seed, final=final, exchange=exchange)
+    words = [tmp_path / "runs", "--format", "svg", "--label", "D-FedEM=D-FEDEM"]
+    assert run_command(["report", *words, "--output", tmp_path / "alone"]) == 0
+    assert not list((tmp_path / "alone").glob("difference*"))
+    words += ["--against", "FedEM", "--output", tmp_path / "both"]
+    assert run_command(["report", *words]) == 0
+    assert (tmp_path / "both" / "difference-rounds.svg").exists()
     # Student's quantile with two degrees of freedom, times the error of 2, 3 and 4 points.
-    assert (low + high) / 2 == pytest.approx(3.0)
-    assert (high - low) / 2 == pytest.approx(4.302653 / np.sqrt(3), rel=1e-6)
-    assert axes.get_xlim()[0] < 0 < low < high < axes.get_xlim()[1]
+    half = 4.302653 / np.sqrt(3)
+    assert f"+3.00 ± {half:.2f}" in (tmp_path / "both" / "comparison.md").read_text()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import re
 import shutil
 import subprocess
@@ -13,18 +11,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from reports import report
 from rich.cells import cell_len
-from rich.console import Console
 from run_directories import write_run
 from scipy import stats
 
-from mpifed.report.__main__ import main
-from mpifed.report.groups import group_runs
-from mpifed.report.runs import ACCURACY, find_runs
-from mpifed.report.tables import Bold, Table, csv_lines, results
+from mpifed.testing import run_command
 
 FEDAVG, LOCAL = {"name": "fedavg"}, {"name": "local"}
 FINALS = {"fedem": (0.75, 0.77, 0.78), "fedavg": (0.70, 0.73, 0.72), "local": (0.60, 0.65, 0.61)}
@@ -45,27 +38,28 @@ def columns_of(drawn: str) -> list[list[str]]:
     return [" ".join(cells).split() for cells in zip(*lines, strict=True)]
 
 
-WORD = st.text("abcőЖ漢-", min_size=1, max_size=12)
-NAME = st.lists(WORD, min_size=1, max_size=6).map(" ".join)
-ROW = st.tuples(NAME, NAME, st.just("3"), st.just(Bold("75.1 ± 2.5")), st.just("40"))
+LONG = "a name of 漢字 and of many-words-that-are-joined"
 
 
-@given(st.lists(ROW, min_size=1, max_size=5), st.integers(1, 200))
+@pytest.mark.parametrize("width", [20, 60, 100, 200])
 def test_a_terminal_cuts_no_word_and_shows_all_names(
-    rows: list[tuple[str, ...]], width: int
+    width: int, runs: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = Table(["Data", "Method", "Seeds", "Test accuracy (%)", "Rounds"], rows)
-    console = Console(width=10_000, color_system=None)
-    with console.capture() as captured:
-        console.print(table.terminal(width))
-    found = columns_of(captured.get())
-    whole = [" ".join(cells).split() for cells in zip(table.header, *rows, strict=True)]
-    assert found == whole[: len(found)]
+    monkeypatch.setenv("COLUMNS", str(width))
+    words = ["--label", f"FedEM={LONG}", "--format", "none", "--output", tmp_path / "out"]
+    assert run_command(["report", runs, *words]) == 0
+    shown = capfd.readouterr().out
+    found = columns_of(shown)
+    header = ["Data", "Method", "Seeds", "Test accuracy (%)", "Bottom decile (%)", "Rounds"]
     assert len(found) >= 2
-    widest = max(map(cell_len, captured.get().splitlines()))
-    assert widest <= width or len(found) == 2
-    for name in table.header[len(found) :]:
-        assert name in " ".join(captured.get().split())
+    for column, head in zip(found, header, strict=False):
+        assert column[: len(head.split())] == head.split()
+    methods = [["FedAvg"], LONG.split(), ["Local"]]
+    assert found[1] == ["Method", *(word for method in methods for word in method)]
+    tables = [line for line in shown.splitlines() if line[:1] in "┏┃┡│└" and line]
+    assert max(map(cell_len, tables)) <= width or len(found) == 2
+    for name in header[len(found) :]:
+        assert name in " ".join(shown.split())
 
 
 def cells_of(text: str) -> list[list[str]]:
@@ -93,7 +87,7 @@ def test_the_spread_is_the_one_that_was_asked_for(
 ) -> None:
     out = tmp_path / "out"
     words = [str(runs), "--output", str(out), "--format", "none", "--latex", "--spread", spread]
-    assert main(words) == 0
+    assert run_command(["report", *words]) == 0
     text = (out / "table.tex").read_text()
     assert text in capfd.readouterr().out
     last = 100 * (np.array(FINALS["fedavg"]) - 0.25 * np.exp(-40 / 12))
@@ -111,38 +105,42 @@ def test_the_spread_is_the_one_that_was_asked_for(
 
 
 def test_bold_is_what_the_paired_test_calls_better(runs: Path) -> None:
-    groups, _ = group_runs(find_runs([runs]))
-    table = results(groups, [ACCURACY, "train_loss"])
-    best = np.array(FINALS["fedem"])
     for name in ("fedavg", "local"):
-        assert stats.ttest_rel(best, FINALS[name]).pvalue < 0.05
-    (chosen,) = (row for row in table.rows if isinstance(row[3], Bold))
-    assert chosen[1] == "FedEM"
-    assert not any(isinstance(row[4], Bold) for row in table.rows)
+        assert stats.ttest_rel(np.array(FINALS["fedem"]), FINALS[name]).pvalue < 0.05
+    rows = cells_of(report(runs, "--latex").texts["table.tex"])
+    head, bold = rows[0], [[cell.startswith(r"\textbf") for cell in row] for row in rows[1:]]
+    accuracies = [k for k, cell in enumerate(head) if "accuracy" in cell or "decile" in cell]
+    assert [row[1] for row in rows[1:]] == ["FedAvg", "FedEM", "Local"]
+    assert [k for k, cell in enumerate(bold[1]) if cell] == accuracies
+    assert not any(bold[0]) and not any(bold[2])
     write_run(runs / "close", final=0.7, seed=0, algorithm={"name": "fedprox"})
-    groups, _ = group_runs(find_runs([runs]))
-    rows = results(groups, [ACCURACY]).rows
-    assert not any(isinstance(cell, Bold) for row in rows for cell in row)
+    assert "textbf" not in report(runs, "--latex").texts["table.tex"]
 
 
-SPECIAL = r"50% of A&B_#1 {x} ~ ^ \a $ <2> [z] α = −1 * Erdős"
+SPECIAL = r"50% of A&B_#1 {x} ~ ^ \a $ <2> [z] α −1 * Erdős"
 
 
-def test_all_that_is_special_to_latex_is_escaped() -> None:
-    table = Table(["Data", "x (%)"], [[f"[{SPECIAL}", Bold("-1.5 ± 2e-06")]], 1, SPECIAL)
-    head, row = cells_of(table.latex())
-    assert head[1] == r"x (\%)"
-    assert row[1] == r"\textbf{$-$1.5 $\pm$ 2e-06}"
+@pytest.fixture(scope="module")
+def special(tmp_path_factory):
+    """The report of a method with all that is special to LaTeX in its name."""
+    folder = tmp_path_factory.mktemp("special")
+    write_run(folder / "a", data={"name": "csv", "path": f"[{SPECIAL.replace('/', '')}.csv"})
+    return report(folder, "--latex", "--label", f"FedEM=[{SPECIAL}")
+
+
+def test_all_that_is_special_to_latex_is_escaped(special) -> None:
+    head, row = cells_of(special.texts["table.tex"])
+    assert r"\%" in " ".join(head)
     assert row[0].startswith("{[}")  # behind the end of a row, a bracket begins an option
     for mark in (r"50\%", r"A\&B\_\#1", r"\{x\}", r"\textbackslash{}a", r"$\alpha$", "Erdős"):
-        assert mark in row[0]
+        assert mark in row[1]
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-def test_latex_reads_it(tmp_path: Path) -> None:
-    table = Table(["Data", "x (%)"], [[f"[{SPECIAL}", Bold("-1.5 ± 2e-06")]] * 2, 1, SPECIAL)
+def test_latex_reads_it(special, tmp_path: Path) -> None:
     text = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
-    (tmp_path / "a.tex").write_text(text + "\n" + table.latex() + r"\end{document}")
+    table = special.texts["table.tex"]
+    (tmp_path / "a.tex").write_text(text + "\n" + table + r"\end{document}")
     words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"]
     subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
 
@@ -151,7 +149,7 @@ def test_one_seed_makes_no_columns_of_dashes(runs: Path, tmp_path: Path) -> None
     out = tmp_path / "out"
     single = [str(runs / "fedem0"), str(runs / "fedavg0")]
     words = ["--output", str(out), "--format", "none", "--latex", "--against", "FedAvg"]
-    assert main([*single, *words]) == 0
+    assert run_command(["report", *single, *words]) == 0
     for name in ("table.tex", "comparison.tex"):
         rows = cells_of((out / name).read_text())
         assert not any(set(column) == {"--"} for column in zip(*rows[1:], strict=True))
@@ -160,27 +158,35 @@ def test_one_seed_makes_no_columns_of_dashes(runs: Path, tmp_path: Path) -> None
 
 
 # Letters, and all that Markdown, HTML, LaTeX, rich or a spreadsheet reads as more than itself.
-NAMES = st.text("ab1 ⟨ø" + "".join(map(chr, range(33, 48))) + ":;<=>?@[\\]^_`{|}~", min_size=1)
+MARKS = "".join(map(chr, range(33, 48))) + ":;<>?@[\\]^_`{|}~"
+NAMES = (
+    f"ab1 ⟨ø{MARKS}",
+    f"{MARKS[::-1]}x",
+    "*a* _b_ `c` ~~d~~ **e**",
+    "- a",
+    "[x](y)",
+)
 
 
-@given(st.lists(NAMES.map(str.strip).filter(bool), min_size=1, max_size=3))
-def test_every_format_shows_names_as_they_are(names: list[str]) -> None:
-    table = Table(["Data", *names], [["x", *map(Bold, names)], ["y", *names]], 2)
-    read = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(table.markdown())
-    cells = re.findall(r"<t[hd][^>]*>(.*)</t[hd]>", read)
-    plain = [html.escape(name).replace("&#x27;", "'") for name in names]
-    bold = [f"<strong>{name}</strong>" for name in plain]
-    assert cells == ["Data", *plain, "x", *bold, "y", *plain]
-    console = Console(width=10_000, color_system=None)
-    with console.capture() as captured:
-        console.print(table.terminal(1000))
-    columns = [" ".join(column) for column in columns_of(captured.get())]
-    words = [" ".join(name.split()) for name in names]
-    assert columns == ["Data x y", *(" ".join([name] * 3) for name in words)][: len(columns)]
-    assert (
-        list(csv.reader(io.StringIO(csv_lines([{name: name for name in names}]))))
-        == [list(dict.fromkeys(names))] * 2
-    )
+def test_every_format_shows_names_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    words: list[str] = []
+    for number, name in enumerate(NAMES):
+        data = {"name": "csv", "path": 'a,"b".csv'}
+        write_run(tmp_path / str(number), local={"lr": number}, data=data)
+        words += ["--label", f"FedEM, learning rate = {number}={name}"]
+    found = report(tmp_path, *words)
+    read = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    cells = re.findall(r"<t[hd][^>]*>(.*)</t[hd]>", read.render(found.texts["table.md"]))
+    plain = [html.escape(name).replace("&#x27;", "'") for name in NAMES]
+    bare = [re.sub("</?strong>", "", cell) for cell in cells]
+    assert [cell for cell in bare if cell in plain] == [*plain, *plain]
+    assert {row["data"] for row in found.rows()} == {'a,"b"'}
+    assert columns_of(found.printed)[1] == ["Method", *" ".join(NAMES).split()]
+    page = html.unescape(found.texts["report.html"])
+    assert all(name in page for name in NAMES)
 
 
 EVIL = ["\x1b[31mred", "<script>x</script>", "a|b", "\u202eabc", "two\nlines", "[bold]*b*`c`$d$"]
@@ -201,12 +207,12 @@ def test_no_name_of_a_user_steers_a_terminal_or_a_page(
         file["n_train"] = file["n_test"] = np.arange(count)
         file.attrs["class_names"] = np.array([name.encode() for name in EVIL])
     (run / "log.txt").write_text("warning: \x1b[31m <script>y</script>\n")
-    assert main([str(tmp_path / EVIL[0] / "\u202enowhere")]) == 2
+    assert run_command(["report", tmp_path / EVIL[0] / "\u202enowhere"]) == 2
     assert r"\x1b[31mred/\u202enowhere" in capfd.readouterr().err
     write_run(tmp_path / EVIL[0] / "<b>unfinished", finished=False, seed=1)
     out = tmp_path / "out"
     words = [str(tmp_path / EVIL[0]), "--clients", "--latex", "--output", str(out)]
-    assert main([*words, "--format", "svg"]) == 0
+    assert run_command(["report", *words, "--format", "svg"]) == 0
     printed = capfd.readouterr().out
     texts = {path.name: path.read_text("utf-8") for path in out.iterdir()} | {"": printed}
     assert [name for name, text in texts.items() if "\x1b" in text or "\u202e" in text] == []

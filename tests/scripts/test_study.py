@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 
 import mpifed
-from mpifed.config.experiments import split_words
-from mpifed.exchange.gossip import Gossip
-from mpifed.exchange.mixing_options import completed_options
-from mpifed.federation.clients import Federation
-from mpifed.mpi.communicator import Alone
-from mpifed.sweep.plan import planned_runs
+from mpifed.testing import run_command, run_rounds
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "studies"
 N = 64
@@ -29,18 +24,14 @@ def study(monkeypatch):
 
 
 def test_every_correction_has_the_twelve_it_goes_with(study):
-    nodes = np.arange(N)
-    federation = Federation(Alone(), 0 * nodes, nodes < 0, np.ones(N, np.int64))
+    data = {"name": "synthetic", "n_test": 1, "dimension": 1}
     counts = {}
     for correction in ("none", "tracking", "exact_diffusion", "quasi_global", "relay_sum"):
         found = study.exchanges(correction)
         counts[correction] = len(found)
-        for given in found:
-            known = {"topology": None, "weights": None, "schedule": "static", "transport": "auto"}
-            options = completed_options({**known, "consensus_step": None, **given}, N)
-            options.pop("name", None)
-            stored = Gossip.prepare(Alone(), N, 0, options)
-            assert Gossip(federation, 0, stored, **options).schedule.n == N
+        for exchange in found:
+            rounds = run_rounds("fedavg", data, rounds=0, clients=N, exchange=exchange)
+            assert len(rounds.state.model) == N
     assert counts == {
         "none": 12,
         "tracking": 12,
@@ -51,12 +42,12 @@ def test_every_correction_has_the_twelve_it_goes_with(study):
 
 
 @pytest.mark.slow
-def test_its_sweeps_are_planned(study, tmp_path):
+def test_its_sweeps_are_planned(study, tmp_path, capsys):
     (*_, last) = study.sweeps(str(tmp_path), ["rounds=3", "seed=[0,1]"])
-    experiment, overrides = split_words(last[:-2])
-    runs = planned_runs(experiment, overrides, tmp_path, 1)
+    assert run_command(["sweep", *last[:-2], "--output", tmp_path / "out", "--dry-run"]) == 0
+    runs = capsys.readouterr().out.splitlines()
     assert len(runs) == 2 * 3 * 2
-    assert all(run.overrides["rounds"] == 3 for run in runs)
+    assert all(line.startswith("to run") and " rounds=3 " in line for line in runs)
 
 
 GRAPH = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import json
 import shlex
+import string
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.config import configuration as config
-from mpifed.config.experiments import LONGEST, safe
-from mpifed.errors import InputError
-from mpifed.io.yaml_files import as_text
-from mpifed.sweep.__main__ import main
-from mpifed.sweep.plan import planned_runs, run_words, split_axes
+from mpifed.testing import run_command
 
 TINY = ["clients=3", "rounds=1", "data.n_test=20"]
 
@@ -35,55 +35,72 @@ def run_sweep(*words: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A run of a sweep: its directory, and the values of its words."""
+
+    directory: str
+    overrides: dict[str, Any]
+
+
+def planned_runs(words: list[str], output: Path | str = "out") -> list[Planned]:
+    """The runs that ``mpifed sweep --dry-run`` shows, in their order."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        assert run_command(["sweep", *words, "--output", output, "--dry-run"]) == 0
+    runs = []
+    for line in shown.getvalue().splitlines():
+        typed = shlex.split(line.partition(" run ")[2])
+        values = dict(word.split("=", 1) for word in typed if "=" in word)
+        directory = typed[typed.index("--output") + 1]
+        runs.append(Planned(directory, {k: yaml.safe_load(v) for k, v in values.items()}))
+    return runs
+
+
 def test_lists_are_axes_and_the_rest_is_fixed() -> None:
     words = ["seed=[0,1]", "algorithm=[fedem,fedavg]", "rounds=5", "local.lr=[0.1]"]
-    axes, fixed = split_axes(config.parse_overrides(words))
-    assert axes == {"seed": [0, 1], "algorithm": ["fedem", "fedavg"], "local.lr": [0.1]}
-    assert fixed == {"rounds": 5}
+    runs = planned_runs(words)
+    swept = [tuple(run.overrides[key] for key in ("seed", "algorithm", "local.lr")) for run in runs]
+    assert swept == list(itertools.product((0, 1), ("fedem", "fedavg"), (0.1,)))
+    assert {run.overrides["rounds"] for run in runs} == {5}
 
 
 def test_inner_brackets_are_a_value() -> None:
-    runs = planned_runs("digits-fedem", ["model=mlp", "model.hidden=[[64],[64,32]]"], Path("x"), 1)
+    runs = planned_runs(["digits-fedem", "model=mlp", "model.hidden=[[64],[64,32]]"])
     assert [run.overrides["model.hidden"] for run in runs] == [[64], [64, 32]]
-    words = run_words("digits-fedem", runs[1], None)
-    assert config.parse_overrides([word for word in words if word.startswith("model.h")]) == {
-        "model.hidden": [64, 32]
-    }
 
 
 def test_plan_is_the_product_with_one_directory_each() -> None:
     words = ["algorithm=[fedem,fedavg]", "seed=[0,1,2]", "rounds=7"]
-    runs = planned_runs("synthetic-fedem", words, Path("out"), 1)
+    runs = planned_runs(["synthetic-fedem", *words])
     expected = [
         f"algorithm={a},seed={s}" for a, s in itertools.product(("fedem", "fedavg"), range(3))
     ]
-    assert [str(run.directory) for run in runs] == [f"out/{name}" for name in expected]
+    assert [run.directory for run in runs] == [f"out/{name}" for name in expected]
     assert all(run.overrides["rounds"] == 7 for run in runs)
 
 
 def test_a_component_with_options_has_a_directory_of_plain_words() -> None:
     words = ["exchange=gossip", "exchange.topology=[ring,{name: erdos_renyi, p: 0.1}]", "seed=[0]"]
-    runs = planned_runs("synthetic-fedem", words, Path("out"), 1)
-    assert [run.directory.name for run in runs] == [
-        "exchange.topology=ring,seed=0",
-        "exchange.topology=erdos_renyi,p=0.1,seed=0",
+    assert [run.directory for run in planned_runs(["synthetic-fedem", *words])] == [
+        "out/exchange.topology=ring,seed=0",
+        "out/exchange.topology=erdos_renyi,p=0.1,seed=0",
     ]
 
 
-@pytest.mark.parametrize(
-    "value", [None, True, 3, 0.1, "fedem", "1e-3", "null", "a: b", [1, [2]], {"a": 1}]
-)
-def test_values_survive_the_command_line(value: object) -> None:
-    assert config.parse_overrides([f"key={as_text(value)}"]) == {"key": value}
-
-
-@given(st.text(min_size=1), st.text(min_size=1))
-def test_file_names_are_safe_and_different(one: str, other: str) -> None:
-    name = safe(one)
-    assert 0 < len(name) <= LONGEST
-    assert set(name) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._=,+-")
-    assert name[0] not in ".-"
-    assert (one == other) == (name == safe(other))
+@given(st.text(st.characters(exclude_categories=["C"]), min_size=1))
+@settings(deadline=None, max_examples=30)
+def test_values_survive_the_command_line_and_names_of_files_are_safe(text: str) -> None:
+    values = [text, f"{text}x", "1e-3", "null", "a: b"]
+    values = [f"{value}.csv" for value in dict.fromkeys(values)]
+    words = ["digits-fedem", "data=csv", f"data.path={json.dumps(values, ensure_ascii=False)}"]
+    runs = planned_runs(words)
+    assert [run.overrides["data.path"] for run in runs] == values
+    names = [run.directory.removeprefix("out/") for run in runs]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert len(name) <= 255 and name[0] not in ".-"
+        assert set(name) <= set(string.ascii_letters + string.digits + "._=,+-")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +117,7 @@ def test_file_names_are_safe_and_different(one: str, other: str) -> None:
 def test_bad_input_is_one_sentence_and_runs_nothing(
     words: list[str], part: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*words, "--output", str(tmp_path / "out")]) == 2
+    assert run_command(["sweep", *words, "--output", tmp_path / "out"]) == 2
     out, err = capfd.readouterr()
     assert not out
     assert err.count("\n") == 1
@@ -131,26 +148,30 @@ def test_runs_skips_resumes_and_reports_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_finished_run_of_another_configuration_is_refused(tmp_path: Path) -> None:
+def test_a_finished_run_of_another_configuration_is_refused(tmp_path: Path, capfd) -> None:
     assert run_sweep("seed=[0]", *TINY, "--output", tmp_path).returncode == 0
     other = run_sweep("seed=[0]", *TINY, "local.lr=0.5", "--output", tmp_path)
     assert other.returncode == 2
     assert "local.lr" in other.stderr
     assert run_sweep("seed=[0]", *TINY, "checkpoint.every=1", "--output", tmp_path).returncode == 0
     words = ["seed=[0]", *TINY, "evaluation.validation_fraction=0.2"]
-    with pytest.raises(InputError, match=r"validation_fraction: 0\.0 in the run, 0\.2 now"):
-        planned_runs("synthetic-fedem", words, tmp_path, 1)
+    capfd.readouterr()
+    assert run_command(["sweep", *words, "--output", tmp_path, "--dry-run"]) == 2
+    assert "validation_fraction: 0.0 in the run, 0.2 now" in capfd.readouterr().err
     words[-1] = "evaluation.every=7"
     stored = tmp_path / "seed=0" / "config.yaml"
     kept = yaml.safe_load(stored.read_text())
     for added in ("validation_fraction", "validation_split", "unseen_shares"):
         del kept["evaluation"][added]  # as before there was validation
     stored.write_text(yaml.safe_dump(kept, sort_keys=False))
-    assert len(planned_runs("synthetic-fedem", words, tmp_path, 1)) == 1
+    assert len(planned_runs(words, tmp_path)) == 1
 
 
 def test_dry_run_prints_the_commands(tmp_path: Path, capfd) -> None:
-    assert main(["seed=[0,1]", *TINY, "--output", str(tmp_path / "out"), "--dry-run"]) == 0
+    assert (
+        run_command(["sweep", "seed=[0,1]", *TINY, "--output", str(tmp_path / "out"), "--dry-run"])
+        == 0
+    )
     lines = capfd.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["to run", "to run"]
     assert all("-m mpifed run synthetic-fedem" in line for line in lines)
@@ -162,23 +183,21 @@ CHAIN = ["algorithm.start_from={previous}", "algorithm.optima_from={ first }"]
 
 def test_placeholders_name_the_runs_of_a_chain() -> None:
     words = ["algorithm.flix_alpha=[0,0.5,1]", "seed=[0,1]", *CHAIN, "rounds=3"]
-    runs = planned_runs("flix-sine", [*words[1:], words[0]], Path("out"), 1)
+    runs = planned_runs(["flix-sine", *words[1:], words[0]])
     for seed, chain in enumerate((runs[:3], runs[3:])):
         names = [f"out/seed={seed},algorithm.flix_alpha={alpha}" for alpha in ("0", "0.5", "1")]
-        assert [str(run.directory) for run in chain] == names
+        assert [run.directory for run in chain] == names
         assert all(run.overrides["rounds"] == 3 for run in chain)
         # In the first run the experiment's own values stand.
         assert not {"algorithm.start_from", "algorithm.optima_from"} & set(chain[0].overrides)
-        assert not chain[0].needs
         keys = ("algorithm.start_from", "algorithm.optima_from")
         assert [[run.overrides[key] for key in keys] for run in chain[1:]] == [
             [names[0], names[0]],
             [names[1], names[0]],
         ]
-        assert [list(map(str, run.needs)) for run in chain[1:]] == [[names[0]], names[1::-1]]
     # With another list last, the chains go along that one.
-    across = planned_runs("flix-sine", words, Path("out"), 1)
-    assert [str(run.needs[0]) if run.needs else None for run in across] == [
+    across = planned_runs(["flix-sine", *words])
+    assert [run.overrides.get("algorithm.start_from") for run in across] == [
         place
         for alpha in ("0", "0.5", "1")
         for place in (None, f"out/algorithm.flix_alpha={alpha},seed=0")
@@ -187,11 +206,9 @@ def test_placeholders_name_the_runs_of_a_chain() -> None:
 
 def test_a_placeholder_may_stand_within_a_value() -> None:
     words = ["seed=[0,1]", "data.path={first}/mushrooms", "exchange={name: server}"]
-    one, two = planned_runs("flix-gd", words, Path("a b, c: #d"), 1)
+    one, two = planned_runs(["flix-gd", *words], "a b, c: #d")
     assert "data.path" not in one.overrides
     assert two.overrides["data.path"] == "a b, c: #d/seed=0/mushrooms"
-    typed = [word for word in run_words("flix-gd", two, None) if word.startswith("data.path")]
-    assert config.parse_overrides(typed)["data.path"] == two.overrides["data.path"]
 
 
 STILL = [
@@ -233,7 +250,7 @@ def test_a_chain_hands_on_and_ends_where_a_run_fails(tmp_path: Path) -> None:
 
 def test_a_dry_run_shows_what_the_placeholders_name(tmp_path: Path, capfd) -> None:
     output = tmp_path / "out"
-    assert main([*STILL, "--output", str(output), "--dry-run"]) == 0
+    assert run_command(["sweep", *STILL, "--output", str(output), "--dry-run"]) == 0
     lines = capfd.readouterr().out.splitlines()
     found = [[w for w in shlex.split(line) if "start_from" in w] for line in lines]
     assert found == [[], *([f"algorithm.start_from={output}/seed={seed}"] for seed in (0, 1))]

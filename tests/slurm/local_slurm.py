@@ -7,7 +7,9 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from mpifed.command import launch_words
-from mpifed.jobs.__main__ import main
+from mpifed.testing import run_command
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parents[1] / "scripts" / "slurm"
@@ -64,7 +65,7 @@ class LocalSlurm:
             contextlib.redirect_stdout(said),
             contextlib.redirect_stderr(said),
         ):
-            found = main([str(word) for word in words])
+            found = run_command(["jobs", *words])
         assert found == code, f"{words}: {found}\n{said.getvalue()}"
         return said.getvalue()
 
@@ -137,7 +138,8 @@ def ranks(output: Path) -> dict[int, int]:
 
 def mpirun() -> str:
     """Return the launcher of the MPI library that mpi4py loads here."""
-    return launch_words(1)[0]
+    beside = Path(sys.executable).with_name("mpirun")
+    return str(beside) if beside.exists() else shutil.which("mpirun") or "mpirun"
 
 
 def newest_job(output: Path) -> str:

@@ -15,9 +15,15 @@ from topologies import (
     mixing_matrix,
     slem,
 )
-from topologies.matrix import at_most_one
-from topologies.weights import fastest_mixing
-from topologies.weights.fastest_mixing import GAP_FLOOR, Pattern, best_of, formula_rules, slem_of
+
+GAP_FLOOR = 1e-11
+"""The least gap that is asked for, that of rounding."""
+
+
+def at_most_one(n, edges, weights):
+    """Weights scaled down so that the sum at each node is at most one."""
+    sums = np.maximum(1, np.bincount(edges.ravel(), np.repeat(weights, 2), n))
+    return weights / sums[edges].max(axis=1)
 
 
 def er(n, p=0.5, seed=1234):
@@ -233,28 +239,3 @@ def test_a_tolerance_below_rounding_ends_at_the_floor(self_loops):
     assert result.status == "rounding"
     assert result.slem - result.lower_bound <= GAP_FLOOR
     assert result.certified_gap > 1e-15
-
-
-@pytest.mark.parametrize("family", ["ring", "star", "erdos_renyi", "small_world"])
-def test_rules_left_out_are_worse_than_the_candidate(family):
-    options = {"p": 0.3} if family == "erdos_renyi" else {}
-    graph = build_graph(family, 24, seed=1, **options)
-    pattern = Pattern(24, edge_array(graph), True)
-    rules = formula_rules(pattern)
-    exact = [slem_of(pattern, weights) for _, weights in rules]
-    assert all(0 < least <= slem for (least, _), slem in zip(rules, exact, strict=True))
-    for best in (0.0, 0.5 * sum(exact) / len(exact), np.median(exact), 1.0):
-        found, weights, left = best_of(pattern, best, np.zeros(len(pattern.i)), rules)
-        assert found == min(best, *exact)
-        assert found == best or slem_of(pattern, weights) == found
-        assert all(least > found for least, _ in left if found == best)
-
-
-def test_a_look_between_two_checks_ends_with_a_certificate(monkeypatch):
-    graph = er(100, seed=0)
-    usual = fmmc(graph)
-    monkeypatch.setattr(fastest_mixing, "LARGE", 2)
-    sooner = fmmc(graph)
-    assert sooner.iterations == usual.iterations - 5
-    assert sooner.certified_gap <= 1e-4
-    assert abs(sooner.slem - usual.slem) <= 1e-4 * usual.slem

@@ -20,7 +20,7 @@ from topologies.graphs.families import torus_shape
 from topologies.links.network import Links, after_gossip
 from topologies.matrix import ACTIVE, MixingMatrix
 from topologies.names import from_text, parse_spec
-from topologies.schedules.circulants import prime_factors
+from topologies.node_counts import prime_factors
 from topologies.schedules.sequences import Schedule
 from topologies.schema import check_value
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from topologies.errors import TopologyError
 from topologies.matrix import MixingMatrix
+from topologies.node_counts import prime_factors
 from topologies.schedules.sequences import Drawn, Periodic, identity, stream
 
 Nodes = NDArray[np.int64]
@@ -83,17 +84,6 @@ def hyper_hypercube(n: int, *, peers: Count | None = None) -> Periodic:
         )
     factors = _fewest_factors(n, most + 1)
     return _periodic(n, _average(np.arange(n).reshape(factors or (1,)), range(len(factors))))
-
-
-def prime_factors(n: int) -> list[int]:
-    """Return the prime factors of n in ascending order, with repetition."""
-    factors, factor = [], 2
-    while factor * factor <= n:
-        while n % factor == 0:
-            factors.append(factor)
-            n //= factor
-        factor += 1
-    return factors + [n] * (n > 1)
 
 
 def _fewest_factors(n: int, most: int) -> tuple[int, ...]:

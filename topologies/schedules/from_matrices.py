@@ -16,12 +16,12 @@ import numpy as np
 from annotated_types import Ge
 
 from topologies.errors import TopologyError
-from topologies.graphs.build import build_graph
+from topologies.graphs.build import build_graph, edge_array
 from topologies.graphs.files import plain, read_matrix, words_of
 from topologies.matrix import COLUMNS, IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
 from topologies.node_counts import check_nodes
 from topologies.schedules.sequences import Arrays, Drawn, Periodic, Schedule, Static, check_round
-from topologies.weights.rules import metropolis_hastings
+from topologies.weights.formulas import metropolis_hastings_weights
 from topologies.weights.table import mixing_matrix
 
 Rule = tuple[str, Mapping[str, Any]]
@@ -179,7 +179,9 @@ def as_matrix(value: Any) -> MixingMatrix:
         arcs = nx.to_numpy_array(value, sorted(value), weight=None).T + np.eye(len(value))
         return MixingMatrix.from_sparse((arcs > 0) / (arcs > 0).sum(1, keepdims=True))
     if isinstance(value, nx.Graph):
-        return metropolis_hastings(plain(nx.Graph(value)))
+        graph = plain(nx.Graph(value))
+        edges = edge_array(graph)
+        return MixingMatrix(len(graph), edges, metropolis_hastings_weights(len(graph), edges))
     return MixingMatrix.from_sparse(value)
 
 

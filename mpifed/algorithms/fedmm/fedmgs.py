@@ -74,10 +74,8 @@ class FedMGS(Algorithm[ServerChannel]):
 
     requires = (
         Requirement({"participation": 1.0}, "where algorithm.senders of all clients send"),
-        Requirement(
-            {"device": ("auto", "cpu"), "participation.late": "miss"},
-            "which computes on the CPU, and takes no steps that could be cut",
-        ),
+        Requirement({"device": ("auto", "cpu")}, "which computes on the CPU"),
+        Requirement({"participation.late": "miss"}, "which takes no steps that could be cut"),
     )
     aggregates = "sums"
     local_options = ()

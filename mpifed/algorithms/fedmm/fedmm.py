@@ -254,10 +254,8 @@ class FedMM(Algorithm[Channel]):
             {"algorithm:exchanges": Not(()), "exchange": "gossip"},
         ),
         Requirement({"data:fresh": Not(None)}, "which draws samples", {"algorithm.online": True}),
-        Requirement(
-            {"device": ("auto", "cpu"), "participation.late": "miss"},
-            "which computes on the CPU, and takes no steps that could be cut",
-        ),
+        Requirement({"device": ("auto", "cpu")}, "which computes on the CPU"),
+        Requirement({"participation.late": "miss"}, "which takes no steps that could be cut"),
     )
     aggregates = "sums"
     local_options = ()

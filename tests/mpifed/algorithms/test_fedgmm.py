@@ -15,6 +15,7 @@ from mpifed.algorithms.fedem import FedEM
 from mpifed.algorithms.fedem.fedgmm import FedGMM, Gate, Representation, gaussians_of, statistics_at
 from mpifed.federation.clients import Draws, participants
 from mpifed.models import losses as costs
+from mpifed.models.loss import score
 from mpifed.training.evaluation import first_samples
 
 EXACT = {"covariance_floor": 1e-9, "gmm_dimension": None}
@@ -195,9 +196,9 @@ def test_a_weight_of_each_sample_scores_as_that_sample_alone(loss, outputs):
     y = torch.tensor([0, 1, 0, 1, 1]) % max(outputs, 2)
     if loss is costs.SQUARED:
         y = torch.randn(5, outputs, generator=draw, dtype=torch.float64)
-    together = costs.score(loss, z, y, weights)
+    together = score(loss, z, y, weights)
     for i in range(5):
-        alone = costs.score(loss, z[:, [i]], y[[i]], weights[:, i])
+        alone = score(loss, z[:, [i]], y[[i]], weights[:, i])
         for name in ("loss", "nll", "hits"):
             found, expected = getattr(together, name)[i], getattr(alone, name)[0]
             assert float(found) == pytest.approx(float(expected), rel=1e-12)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -13,6 +11,7 @@ from numpy_mlp import HIDDEN, INPUTS, gradient, present, regressions
 from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.fedavg.moon import Moon
 from mpifed.errors import InputError
+from mpifed.model import Model, representation
 from mpifed.models.representations import contrastive
 
 WHOLE = {"lr": 0.3, "batch_size": 64}
@@ -91,7 +90,15 @@ def test_gradients_of_rows_are_those_of_single_steps():
     assert torch.equal(both.shared_logits(rows, x), both.logits(rows, x.expand(2, -1, -1)))
 
 
+class Formula(Model):
+    """A model that is written as a formula alone."""
+
+    n_parameters = 3
+    init = logits = shared_logits = gradient = None
+
+
 def test_models_without_a_last_layer_are_refused():
-    formula = SimpleNamespace(n_parameters=3)
     with pytest.raises(InputError, match="which is no torch module"):
-        contrastive(formula, MU, TAU)
+        contrastive(Formula(), MU, TAU)
+    with pytest.raises(InputError, match="are not known"):
+        representation(Formula(), torch.zeros(1, 3), torch.zeros(1, 3))

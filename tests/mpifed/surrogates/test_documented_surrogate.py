@@ -16,7 +16,7 @@ from scipy.optimize import minimize_scalar
 from surrogate_problems import describe, mean_statistic, mm, objective, start
 
 from mpifed.errors import InputError
-from mpifed.testing import make_surrogate, run_command
+from mpifed.testing import check_surrogate, make_surrogate, run_command
 
 PAGE = Path(__file__).parents[3] / "docs" / "surrogates.md"
 
@@ -62,6 +62,7 @@ def waits(count):
 def test_the_documented_surrogate_is_one(make):
     surrogate = make(describe(2), penalty=1e-2)
     z = waits(200)
+    check_surrogate("waiting:censored_waiting", z, psi=surrogate.psi, phi=surrogate.phi)
     path = mm(surrogate, z, start(surrogate, 0), 60)
     values = [objective(surrogate, z, theta) for theta in path]
     assert (np.diff(values) <= 1e-14).all()
