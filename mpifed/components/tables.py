@@ -66,8 +66,8 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     ),
 }
 ALGORITHMS = {name: f"mpifed.algorithms.{path}" for name, (path, *_) in METHODS.items()}
-# The class that a name stands for where the model is a network of the transport benchmark.
-ON_TRANSPORT = {"fedadam": "mpifed.algorithms.fedmm.fedmm_ot:FedAdamOT"}
+# Further classes that a name stands for, by the models that they take.
+BY_MODEL = {"fedadam": "mpifed.algorithms.fedmm.fedmm_ot:FedAdamOT"}
 DATASETS = {
     "synthetic": "mpifed.data.sources.synthetic:Synthetic",
     "digits": "mpifed.data.sources.mnist:Digits",

@@ -38,7 +38,7 @@ from mpifed.components.registry import find
 from mpifed.errors import RunError
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.reduction import SparseRows
-from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.clients import Draws, Federation
 from mpifed.federation.options import PrivacyOptions, StepScale
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing
@@ -247,9 +247,9 @@ class Channel(ABC):
         """
         return None
 
-    def rates(self, clients: Clients, rule: StepScale) -> np.ndarray | None:
+    def rates(self, weights: Tensor, rule: StepScale) -> np.ndarray | None:
         """Return factors of the participants' learning rates; see ``Exchange.rates``."""
-        return self.exchange.rates(clients, rule)
+        return self.exchange.rates(weights, rule)
 
     def transformed(self, rows: Tensor, before: Tensor | None = None) -> Tensor:
         """Return ``rows``, updates of ``before`` (or of zero), as the clients send them."""
@@ -527,12 +527,13 @@ class Exchange(ABC):
         ``by_samples``.
         """
 
-    def rates(self, clients: Clients, rule: StepScale) -> np.ndarray | None:
+    def rates(self, weights: Tensor, rule: StepScale) -> np.ndarray | None:
         """Return factors of the clients' learning rates, float64 (clients,); None for ones.
 
-        They carry the weights of clients where no average does. ``paper``: n_t / n (Marfoq et al.
-        2021, Alg. 4, line 19), so that gossip follows the server's weighted objective;
-        ``normalised``: T n_t / n, the same with mean one; ``none``: 1, as in the published code.
+        They carry the ``weights`` n_t / n of clients where no average does. ``paper``: n_t / n
+        (Marfoq et al. 2021, Alg. 4, line 19), so that gossip follows the server's weighted
+        objective; ``normalised``: T n_t / n, the same with mean one; ``none``: 1, as in the
+        published code.
         """
         return None
 

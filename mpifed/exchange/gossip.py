@@ -31,7 +31,7 @@ from mpifed.exchange.mixing_options import (
 )
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.exchange.routes import Routing
-from mpifed.federation.clients import Clients, Federation
+from mpifed.federation.clients import Federation
 from mpifed.federation.options import StepScale
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.reused import Reused
@@ -247,11 +247,11 @@ class Gossip(Exchange):
         chosen[training[nodes]] = True
         return chosen & present
 
-    def rates(self, clients: Clients, rule: StepScale) -> np.ndarray | None:
+    def rates(self, weights: Tensor, rule: StepScale) -> np.ndarray | None:
         if rule == "none" or self.by_size:
             return None
-        weights = clients.weights.numpy()
-        return weights if rule == "paper" else weights * len(clients.federation.training)
+        n_training = len(self.federation.training)
+        return weights.numpy() if rule == "paper" else weights.numpy() * n_training
 
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
         self.received = []

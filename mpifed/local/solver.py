@@ -89,7 +89,7 @@ Batch = tuple[Tensor, Tensor, Tensor]
 class Averaging(Protocol):
     """What averages the rows that a solver trains, as it bears on their steps: a ``Channel``."""
 
-    def rates(self, clients: Clients, rule: StepScale) -> np.ndarray | None:
+    def rates(self, weights: Tensor, rule: StepScale) -> np.ndarray | None:
         """Return factors of the learning rates, float64 (clients,); None for ones."""
 
     def duals(self, shared: Tensor) -> Tensor | None:
@@ -634,7 +634,7 @@ class LocalSolver:
         duals = None
         if channel is not None:
             duals = channel.duals(start)
-            step_scale = channel.rates(clients, self.step_scale)
+            step_scale = channel.rates(clients.weights, self.step_scale)
         rates = learning_rates(
             options, self.horizon, draws.round, rule_state.epochs, work, step_scale
         )

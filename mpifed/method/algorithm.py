@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mpifed.components.registry import find
 from mpifed.components.requirement import Requirement
+from mpifed.components.tables import BY_MODEL
 from mpifed.data.base import Task
 from mpifed.exchange.base import Channel, Exchange, ServerChannel
 from mpifed.exchange.gossip_channel import GossipChannel
@@ -214,6 +215,12 @@ class Algorithm(ABC, Generic[AnyChannel]):
     def payload(self) -> int:
         """Return how many numbers a client sends in one round; by default those of one model."""
         return self.model.n_parameters if self.communicates else 0
+
+
+def algorithm_classes(name: str) -> tuple[type[Algorithm], ...]:
+    """Return the classes that a name stands for, of which the model's type chooses one."""
+    others = [BY_MODEL[name]] if name in BY_MODEL else []
+    return tuple(map(algorithm_class, (name, *others)))
 
 
 def algorithm_class(name: Any) -> type[Algorithm]:

@@ -2,9 +2,9 @@
 
 ``run_rounds`` runs a few rounds in this process, on one rank or several that threads play, and
 returns states, predictors, metrics and digests. ``load_dataset`` and ``make_model`` make the data
-set and the model of a run, ``run_command`` carries out a command, and ``names`` lists shipped
-items. Each ``check_...`` raises ``AssertionError`` with a sentence where an item does not keep what
-every item of its kind promises.
+set and the model of a run, ``run_command`` carries out a command, and ``names`` and ``find_item``
+lead to shipped items. Each ``check_...`` raises ``AssertionError`` with a sentence where an item
+does not keep what every item of its kind promises.
 """
 
 from mpifed.testing.checks import (
@@ -25,7 +25,7 @@ from mpifed.testing.data import load_dataset
 from mpifed.testing.models import make_model
 from mpifed.testing.ranks import played, world
 from mpifed.testing.rounds import Deployed, Rounds, run_rounds
-from mpifed.testing.shelves import names
+from mpifed.testing.shelves import find_item, names
 from mpifed.testing.surrogates import make_surrogate
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "check_server_optimizer",
     "check_surrogate",
     "check_topology",
+    "find_item",
     "load_dataset",
     "make_model",
     "make_surrogate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpifed.components.registry import find_algorithm, is_component, name_of
+from mpifed.components.registry import is_component, name_of
 from mpifed.config.configuration import with_all_options
 from mpifed.config.experiments import with_overrides
 from mpifed.data.base import Description
@@ -46,5 +46,4 @@ def make_model(model: Any, description: Description, **options: Any) -> Model:
     if isinstance(section, dict) and is_component(section.get("name")):
         section = {**section, "name": name_of(section["name"], "model")}
     configuration = with_all_options(with_overrides({}, {**options, "model": section}))
-    method = find_algorithm(configuration.algorithm.name)
-    return build.make_model(configuration, description, method)
+    return build.make_model(configuration, description)

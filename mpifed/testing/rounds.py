@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,13 +19,15 @@ from mpifed.components.registry import Section
 from mpifed.config.configuration import Configuration, resolve, to_mapping
 from mpifed.config.experiments import with_overrides
 from mpifed.data.base import Dataset, Description, Shards, Split
-from mpifed.federation.clients import Draws
+from mpifed.exchange.base import Exchange
+from mpifed.exchange.gossip import Gossip
+from mpifed.federation.clients import Clients, Draws
 from mpifed.mpi.communicator import Alone, Communicator
 from mpifed.testing.data import with_names
 from mpifed.testing.ranks import Played, Table, in_threads
 from mpifed.training.build import make, make_dataset
 from mpifed.training.engine import Clock, Engine, computing_threads
-from mpifed.training.evaluation import training_of
+from mpifed.training.evaluation import of_trained, training_of
 from mpifed.training.simulated_time import taking_part
 
 T = TypeVar("T")
@@ -37,39 +39,54 @@ DATA = {"name": "synthetic", "n_test": 10, "dimension": 6}
 class Arrays(Dataset):
     """Samples of each client, as arrays, on which it is trained and scored."""
 
-    def __init__(self, clients: Sequence[tuple[Any, Any]]) -> None:
-        self._x = [np.asarray(x, float) for x, _ in clients]
-        targets = [np.asarray(y) for _, y in clients]
+    def __init__(self, clients: Sequence[tuple[Any, ...]]) -> None:
+        self._train = [(np.asarray(x, float), np.asarray(y)) for x, y, *_ in clients]
+        targets = [y for _, y in self._train]
         labels = all(y.dtype.kind in "biu" and y.ndim == 1 for y in targets)
-        self._y = [y if labels or y.ndim > 1 else y[:, None] for y in targets]
-        counts = np.array([len(x) for x in self._x], np.int64)
-        outputs = int(max(y.max() for y in self._y)) + 1 if labels else self._y[0].shape[1]
+        outputs = (
+            int(max(y.max() for y in targets if len(y))) + 1
+            if labels
+            else _columns(targets[0]).shape[1]
+        )
+        self._validation = [
+            tuple(map(np.asarray, held_out)) or (x[:0], y[:0])
+            for (x, y), (_, _, *held_out) in zip(self._train, clients, strict=True)
+        ]
+        counts = np.array([len(y) for y in targets], np.int64)
         self.description = Description(
             "arrays",
-            self._x[0].shape[1:],
+            self._train[0][0].shape[1:],
             max(outputs, 2) if labels else outputs,
             counts,
-            0 * counts,
+            np.array([len(y) for _, y in self._validation], np.int64),
             counts,
             "classification" if labels else "regression" if outputs else "unlabelled",
         )
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the arrays of some clients."""
+        train, validation = (
+            self._split([samples[i] for i in client_ids], dtype)
+            for samples in (self._train, self._validation)
+        )
+        return Shards(client_ids, train, validation, train)
+
+    def _split(self, parts: Sequence[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> Split:
         description = self.description
-        counts = description.n_train[client_ids]
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        x = np.concatenate(
-            [np.zeros((0, *description.input_shape)), *(self._x[i] for i in client_ids)]
-        )
-        empty = np.zeros((0, *description.target_shape))
-        y = np.concatenate([empty, *(self._y[i] for i in client_ids)])
-        split = Split(
-            torch.from_numpy(x).to(dtype),
-            torch.from_numpy(y).to(description.target_type(dtype)),
-            offsets,
-        )
-        return Shards(client_ids, split, Split(split.x[:0], split.y[:0], 0 * offsets), split)
+        labels = description.task == "classification"
+        x = [np.zeros((0, *description.input_shape)), *(x for x, _ in parts)]
+        y = [
+            np.zeros((0, *description.target_shape)),
+            *(y if labels else _columns(y) for _, y in parts),
+        ]
+        offsets = np.cumsum([0, *(len(part) for part, _ in parts)]).astype(np.int64)
+        targets = torch.from_numpy(np.concatenate(y)).to(description.target_type(dtype))
+        return Split(torch.from_numpy(np.concatenate(x)).to(dtype), targets, offsets)
+
+
+def _columns(y: np.ndarray) -> np.ndarray:
+    """Return targets (samples, outputs)."""
+    return y if y.ndim > 1 else y[:, None]
 
 
 @dataclass(frozen=True)
@@ -82,10 +99,13 @@ class Deployed:
         (clients, M, P); None where nothing is predicted.
     mixture : ndarray or None
         Weights (clients, M), or None where M is 1.
+    results : mapping of str to ndarray
+        Further numbers of each client, (clients, ...).
     """
 
     parameters: np.ndarray | None
     mixture: np.ndarray | None
+    results: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class Rounds:
@@ -147,6 +167,53 @@ class Rounds:
         self._on_each(advance)
         return self
 
+    def start_from(self, **fields: Any) -> Rounds:
+        """Go on from other values of some fields of the method's state.
+
+        Before round 1, the exchange remembers these values in place of the first ones.
+
+        Parameters
+        ----------
+        **fields
+            Arrays or tensors of the shapes that ``state`` has, rows in the order of the clients;
+            a field of tensors is such an object.
+
+        Returns
+        -------
+        Rounds
+            These rounds.
+
+        Examples
+        --------
+        FedAvg from x = 10, where both optima are 0 and lr is 1/2:
+
+        >>> model = {"name": "linear", "bias": False, "loss": "half_squared"}
+        >>> rounds = run_rounds("fedavg", [([[1.0]], [0.0])] * 2, rounds=0, model=model,
+        ...                     local={"lr": 0.5})
+        >>> rounds.start_from(model=[[10.0]]).advance().state.model.tolist()
+        [[5.0]]
+        """
+        before = self.state
+        for name, value in fields.items():
+            if isinstance(getattr(before, name), torch.Tensor):
+                tensor = (
+                    value if isinstance(value, torch.Tensor) else torch.tensor(np.asarray(value))
+                )
+                fields[name] = tensor.to(getattr(before, name))
+        after = replace(before, **fields)
+
+        def start(rank: int) -> None:
+            engine = self._engines[rank]
+            is_rows = engine.setup.exchange.shared_is_rows
+            rows = torch.from_numpy(engine.setup.federation.hosted)
+            state, memory = states.select(after, rows, is_rows), engine.state.memory
+            if not self.round:
+                memory = engine.setup.first_memory(state, len(rows))
+            engine.rows.take(states.RunState(state, memory))
+
+        self._on_each(start)
+        return self
+
     def resumed(self, ranks: int = 1) -> Rounds:
         """Return rounds that continue from a checkpoint of these, on any number of ranks."""
         continued = object.__new__(type(self))
@@ -187,9 +254,43 @@ class Rounds:
         return self._engines[0].setup.model
 
     @property
+    def clients(self) -> Clients:
+        """The clients of the first rank with their samples: all clients, where there is one."""
+        return self._engines[0].everyone
+
+    @property
+    def exchange(self) -> Exchange:
+        """The exchange of the first rank; its ``ledger`` counts what all clients have sent."""
+        return self._engines[0].setup.exchange
+
+    @property
     def participants(self) -> np.ndarray:
         """The clients that take part in the next round, ascending."""
         return np.flatnonzero(taking_part(self._engines[0].setup, self.round + 1))
+
+    def mixing_matrix(self, round: int | None = None) -> np.ndarray:
+        """Return the matrix W of a round under gossip, of the next one by default.
+
+        Parameters
+        ----------
+        round : int, optional
+            A round, from 1.
+
+        Returns
+        -------
+        ndarray
+            (clients, clients), where all of them take part.
+
+        Examples
+        --------
+        >>> rounds = run_rounds("fedavg", exchange={"name": "gossip", "topology": "complete"})
+        >>> rounds.mixing_matrix().round(3)[0].tolist()
+        [0.2, 0.2, 0.2, 0.2, 0.2]
+        """
+        exchange = self.exchange
+        if not isinstance(exchange, Gossip):
+            raise TypeError("exchange is 'server', which mixes by no matrix; allowed: gossip")
+        return exchange.schedule.matrix(self.round + 1 if round is None else round).to_dense()
 
     @property
     def state(self) -> Any:
@@ -211,10 +312,15 @@ class Rounds:
         values = {name: self._in_order([each[name] for each in rows]) for name in rows[0]}
         return states.replace_tensors(parts[0], values)
 
-    def _in_order(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return rows of the clients of all ranks in the order of the clients."""
-        hosted = np.concatenate([engine.setup.federation.hosted for engine in self._engines])
-        return torch.cat(list(parts))[torch.from_numpy(np.argsort(hosted, kind="stable"))]
+    def _in_order(
+        self, parts: Sequence[torch.Tensor], among: np.ndarray | None = None
+    ) -> torch.Tensor:
+        """Return rows of clients of all ranks in their order, of ``among`` or of all clients."""
+        federations = [engine.setup.federation for engine in self._engines]
+        clients = np.concatenate([each.hosted for each in federations])
+        if among is not None:
+            clients = clients[np.isin(clients, among)]
+        return torch.cat(list(parts))[torch.from_numpy(np.argsort(clients, kind="stable"))]
 
     @property
     def digest(self) -> str:
@@ -240,21 +346,31 @@ class Rounds:
             clients = training_of(engine.setup, engine.shards)
             with torch.no_grad():
                 predictor = engine.setup.algorithm.deploy(
-                    engine.state.algorithm, clients, Draws(engine.seed, engine.round)
+                    of_trained(engine.setup, engine.state, clients),
+                    clients,
+                    Draws(engine.seed, engine.round),
                 )
+            results = predictor.results if len(clients) else {}
             if predictor.parameters is None:
-                return None, None
+                return None, None, results
             rows = [predictor.parameters_of(i) for i in range(len(clients))]
             size = engine.setup.model.n_parameters
             parameters = torch.stack(rows) if rows else torch.zeros(0, 1, size)
-            return parameters, predictor.mixture
+            return parameters, predictor.mixture, results
 
         parts = self._on_each(deploy)
+        training = self.clients.federation.training
+        names: Mapping[str, Any] = next((results for *_, results in parts if results), {})
+        results = {
+            name: self._in_order([part[name] for *_, part in parts if part], training).numpy()
+            for name in names
+        }
         if parts[0][0] is None:
-            return Deployed(None, None)
-        parameters = self._in_order([each for each, _ in parts if len(each)]).numpy()
-        mixtures = [mixture for _, mixture in parts if mixture is not None and len(mixture)]
-        return Deployed(parameters, self._in_order(mixtures).numpy() if mixtures else None)
+            return Deployed(None, None, results)
+        parameters = self._in_order([each for each, *_ in parts if len(each)], training)
+        mixtures = [mixture for _, mixture, _ in parts if mixture is not None and len(mixture)]
+        mixture = self._in_order(mixtures, training).numpy() if mixtures else None
+        return Deployed(parameters.numpy(), mixture, results)
 
 
 def run_rounds(
@@ -273,10 +389,10 @@ def run_rounds(
     ----------
     method : str, type or mapping
         A method's name, ``module:Class``, its class, or a mapping with ``name`` and its options.
-    data : sequence of (array_like, array_like), Dataset, str or mapping, optional
+    data : sequence of (array_like, array_like, ...), Dataset, str or mapping, optional
         Inputs and targets of each client, on which it is trained and scored: whole numbers are
-        labels, others are regressed on. Or a data set, or what ``mpifed.run(data=...)`` takes. A
-        small synthetic one by default.
+        labels, others are regressed on. Two more arrays are inputs and targets for validation. Or a
+        data set, or what ``mpifed.run(data=...)`` takes. A small synthetic one by default.
     rounds : int
         Rounds to run. 0 gives the state before the first.
     ranks : int

@@ -16,7 +16,6 @@ import torch
 
 from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
-from mpifed.components.tables import ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.config.requirements import fits_gpu
 from mpifed.data.base import Dataset, Description
@@ -40,9 +39,8 @@ from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
-from mpifed.method.algorithm import Algorithm, algorithm_class
+from mpifed.method.algorithm import Algorithm, algorithm_class, algorithm_classes
 from mpifed.models.base import Model
-from mpifed.models.icnn import DenseICNN
 from mpifed.models.losses import loss_for
 from mpifed.models.modules import ModuleModel, module_model, seeded, with_shapes
 from mpifed.mpi.communicator import Communicator
@@ -81,10 +79,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 def make_algorithm(section: Section, model: Model, solver: LocalSolver) -> Algorithm:
     """Return the algorithm of a run, with the solver of its local steps."""
-    name = section.name
-    if isinstance(model, DenseICNN):
-        name = ON_TRANSPORT.get(name, name)
-    method: Callable[..., Algorithm] = algorithm_class(name)
+    kinds = algorithm_classes(section.name)
+    method: Callable[..., Algorithm] = next(k for k in kinds if isinstance(model, k.model_type()))
     return method(model, solver, **section.options)
 
 
@@ -232,9 +228,7 @@ def _takes_data(function: Callable[..., Any]) -> bool:
     return False
 
 
-def make_model(
-    configuration: Configuration, description: Description, method: type[Algorithm]
-) -> Model:
+def make_model(configuration: Configuration, description: Description) -> Model:
     """Return the model of a run."""
     name = configuration.model.name
     function = find("model", name)
@@ -262,7 +256,7 @@ def make_model(
         )
     else:
         check_autocast(configuration.local.autocast, name)
-    check_kind(built, name, method, configuration.algorithm.name)
+    check_kind(built, name, configuration.algorithm.name)
     # A model that does not predict reaches only methods that ask for it by a parameter of its type.
     return cast(Model, built)
 
@@ -351,9 +345,8 @@ def make(
     check_samples(description, configuration.data.name, at_once, communicator)
     hostile, dataset = attacked(configuration.attack, federation, configuration.seed, dataset)
     name, method_name = configuration.model.name, configuration.algorithm.name
-    method = algorithm_class(method_name)
     with enough_memory(f"the model {name} with such options"):
-        model = make_model(configuration, description, method)
+        model = make_model(configuration, description)
     fits = not torch.cuda.is_available() or fits_gpu(configuration)
     device = choose_device(configuration.device, fits, communicator)
     check_stepping(configuration.local.stepping, configuration.local.autocast, model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from mpifed.config.options import EvaluationOptions
 from mpifed.data.base import SPLITS, Description, Shards, Split
 from mpifed.errors import InputError
 from mpifed.io.memory import check_memory
-from mpifed.method.algorithm import Algorithm
+from mpifed.method.algorithm import Algorithm, algorithm_classes
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.modules import ModuleModel
 from mpifed.mpi.communicator import Communicator
@@ -78,14 +78,16 @@ def check_tokens(model: Model, shards: Shards, data: Section) -> None:
                 )
 
 
-def check_kind(built: Any, name: str, method: type[Algorithm], method_name: str) -> None:
+def check_kind(built: Any, name: str, method: str) -> None:
     """Refuse what a model's name gives where the algorithm needs something else."""
-    allowed = method.model_type() if isinstance(built, Parametrised) else Model | torch.nn.Module
-    if not isinstance(built, allowed):
-        kinds = get_args(allowed) or (allowed,)
+    kinds = [each.model_type() for each in algorithm_classes(method)]
+    if not isinstance(built, Parametrised):
+        kinds = [Model, torch.nn.Module]
+    if not isinstance(built, tuple(kinds)):
         raise InputError(
             f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
-            f"'{method_name}' needs a {' or '.join(kind.__name__ for kind in kinds)}"
+            f"'{method}' needs a "
+            f"{' or '.join(getattr(kind, '__name__', str(kind)) for kind in kinds)}"
         )
 
 

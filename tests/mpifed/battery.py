@@ -17,13 +17,15 @@ import numpy as np
 import scipy.optimize
 from scipy.special import expit
 
-from mpifed.method import find
 from mpifed.testing import Rounds, run_rounds
 
 CLIENTS, DIMENSION = 4, 2
 RATE, STEPS = 0.1, 5
 TOLERANCE = 1e-7
 """Largest gap of a coordinate, where a method says nothing else."""
+
+COMPARED = 5
+"""Rounds after which digests of one rank and of four are compared."""
 
 Array = np.ndarray
 
@@ -357,6 +359,9 @@ METHODS = {
     "sa_ssmm": Entry(pooled, 200, WHOLE_STEPS, surrogate=True),
 }
 
+GOSSIPING = {"d_admm", "fedspd", "kgt", "pfeddst"}
+"""Methods that have no server."""
+
 ELSEWHERE = {
     "l2gd": "hovers around its aim at a distance that falls with the rate",
     "fedbn": "is for networks with normalisation",
@@ -409,7 +414,7 @@ def rounds_of(method: str, problem: Problem, ranks: int = 1) -> Rounds:
         if method == "sa_ssmm":  # has one client
             clients = [(np.concatenate(problem.x), np.concatenate(problem.y))]
     exchange: Any = "server"
-    if find("algorithm", method).exchanges == ("gossip",):
+    if method in GOSSIPING:
         exchange = {"name": "gossip", "topology": "complete", "weights": "metropolis_hastings"}
     return run_rounds(
         options, clients, rounds=0, ranks=ranks, model=model, local=local, exchange=exchange
@@ -425,7 +430,9 @@ def taken(method: str, problem: Problem) -> Problem:
 def deployed(method: str, rounds: Rounds) -> Array:
     """Return the linear model that each client predicts with."""
     if METHODS[method].surrogate:
-        return np.stack([rounds.algorithm.parameters(rounds.state.surrogate).numpy()] * CLIENTS)
+        state, kind = rounds.state, rounds.algorithm
+        theta = kind.parameters(kind.surrogate_of(state), state.surrogate)
+        return np.stack([theta.numpy()] * CLIENTS)
     models = rounds.deployed
     if models.mixture is None:
         return models.parameters[:, 0]
@@ -448,3 +455,11 @@ def gap(method: str, problem: Problem, rounds: Rounds) -> float:
 def tolerance(method: str, problem: Problem) -> float:
     """Return the largest gap that a method may leave."""
     return LOOSER.get((method, problem.name), TOLERANCE)
+
+
+def final_gap(method: str, problem: Problem) -> float:
+    """Return the gap after the last round of a run whose digest has been compared."""
+    rounds = rounds_of(method, problem).advance(COMPARED)
+    ranks = 1 if method == "sa_ssmm" else 4
+    assert rounds_of(method, problem, ranks).advance(COMPARED).digest == rounds.digest
+    return gap(method, problem, rounds.advance(METHODS[method].rounds - COMPARED))

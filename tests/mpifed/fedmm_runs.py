@@ -1,79 +1,84 @@
-"""FedMM's methods round by round on one rank, on data given sample by sample."""
+"""FedMM's methods round by round, on data given sample by sample."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from mpifed.algorithms.fedmm.fedmm import training_objective
-from mpifed.components.registry import find
-from mpifed.data.base import Dataset, Description, Shards, Split
-from mpifed.exchange.server import Server
-from mpifed.federation.clients import Clients, Draws, Federation, participants
-from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import none
-from mpifed.mpi.communicator import Alone
-from mpifed.state import merge, select
+from mpifed.dataset import Dataset, Description, Shards, Split
+from mpifed.method import Draws
+from mpifed.testing import Rounds
 
 
-def split_of(parts, width):
-    """Clients' samples; columns from ``width`` on are what is regressed on."""
-    counts = np.array([len(part) for part in parts])
-    z = torch.from_numpy(np.concatenate(parts).astype(float))
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Split(z[:, :width], z[:, width:], offsets)
+class Samples(Dataset):
+    """Clients with the samples ``parts``; the last ``targets`` columns are what is regressed on."""
+
+    def __init__(self, parts, targets=0, tests=None):
+        self.parts, self.width = parts, parts[0].shape[1] - targets
+        self.tests = tests or [part[:0] for part in parts]
+        counts, tested = (np.array([len(z) for z in each]) for each in (parts, self.tests))
+        task = "regression" if targets else "unlabelled"
+        self.description = Description(
+            "test", (self.width,), targets, counts, 0 * counts, tested, task
+        )
+
+    def load(self, client_ids, dtype):
+        train, test = (
+            self.split([each[i] for i in client_ids], dtype) for each in (self.parts, self.tests)
+        )
+        return Shards(client_ids, train, self.split([p[:0] for p in self.parts], dtype), test)
+
+    def split(self, parts, dtype):
+        z = torch.from_numpy(np.concatenate(parts).astype(float)).to(dtype)
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+        return Split(z[:, : self.width], z[:, self.width :], offsets)
+
+
+@dataclass
+class Problem:
+    """A data set and who takes part in a round."""
+
+    data: Dataset
+    participation: Any = 1.0
 
 
 def data_of(parts, participation=1.0, targets=0, tests=None):
-    """Clients with the samples ``parts``; the last ``targets`` columns are what is regressed on."""
-    width = parts[0].shape[1] - targets
-    nothing = [part[:0] for part in parts]
-    train, test = split_of(parts, width), split_of(tests or nothing, width)
-    ids, empty = np.arange(len(parts)), split_of(nothing, width)
-    task = "regression" if targets else "unlabelled"
-    counts, zeros, tested = (s.counts for s in (train, empty, test))
-    description = Description("test", (width,), targets, counts, zeros, tested, task)
-    federation = Federation(Alone(), 0 * ids, ids < 0, counts, participation)
-    return Clients(federation, Shards(ids, train, empty, test), ids), description
+    return Problem(Samples(parts, targets, tests), participation)
 
 
-class Run:
-    """A method round by round on one rank, with participation as the engine does it."""
+class Run(Rounds):
+    """A method round by round; ``compressor`` is a name and its options."""
 
-    def __init__(self, kind, data, surrogate, compressor=None, seed=0, **options):
-        self.everyone, description = data
-        model = none(description)
-        solver = LocalSolver(model, LocalOptions(), 1, 1, torch.device("cpu"))
-        self.method = kind(model, solver, surrogate=surrogate, **options)
-        if isinstance(compressor, tuple):
-            compressor = find("compression", compressor[0])(**compressor[1])
-        self.server = Server(self.everyone.federation, seed, None, compressor)
-        self.seed, self.round = seed, 0
-        self.state = self.method.init(self.everyone, self.server, Draws(seed, 0), torch.float64)
+    def __init__(
+        self, name, problem, surrogate=None, compressor=None, seed=0, keys=None, **options
+    ):
+        if surrogate is not None:
+            options["surrogate"] = surrogate
+        if compressor is not None:
+            keys = {**(keys or {}), "compression": {"name": compressor[0], **compressor[1]}}
+        super().__init__(
+            {"name": name, **options},
+            problem.data,
+            participation=problem.participation,
+            seed=seed,
+            dtype="float64",
+            rounds=1,
+            **(keys or {}),
+        )
 
     def go(self, rounds=1):
-        federation = self.everyone.federation
-        for _ in range(rounds):
-            self.round += 1
-            active = participants(federation, federation.participation, self.seed, self.round)
-            rows = np.flatnonzero(active)
-            clients = Clients(federation, self.everyone.shards, rows)
-            at = torch.from_numpy(rows)
-            part = self.method.round(
-                select(self.state, at, False),
-                clients,
-                self.server.at(self.round, active),
-                Draws(self.seed, self.round),
-            )
-            self.state = merge(self.state, part, at, False)
+        self.advance(rounds)
         return self
 
-    def start_from(self, s, variates=None):
+    def begin(self, s, variates=None):
+        """Begin at a statistic, with control variates of the clients."""
         if variates is None:
             variates = torch.zeros_like(self.state.variates)
-        weights = self.method.weights(self.everyone)
-        self.state = type(self.state)(s, s.clone(), variates, weights @ variates)
+        variate = self.algorithm.weights(self.clients) @ variates
+        self.start_from(surrogate=s, previous=s, variates=variates, variate=variate)
         return self
 
     @property
@@ -82,30 +87,28 @@ class Run:
 
     @property
     def theta(self):
-        return self.method.parameters(self.surrogate, self.s)
+        return self.algorithm.parameters(self.surrogate, self.s)
 
     @property
     def surrogate(self):
-        return self.method.surrogate_of(self.state)
+        return self.algorithm.surrogate_of(self.state)
+
+    def measured(self):
+        """What the method measures after this round."""
+        draws = Draws(self.configuration.seed, self.round)
+        return self.algorithm.measure(self.state, self.clients, self.exchange, draws)
 
     def objective(self):
-        method, everyone = self.method, self.everyone
-        weights = method.weights(everyone)
-        return training_objective(self.surrogate, self.theta, everyone, weights, method.with_target)
+        return self.measured()["objective"]
+
+    def remarks(self):
+        return self.algorithm.remarks(self.state, self.clients, self.exchange)
 
 
-class Unequal(Dataset):
+class Unequal(Samples):
     """Client i has SIZES[i] samples, of one number each, all i + 1; as ``fedmm_runs:Unequal``."""
 
     SIZES = np.array([1, 7, 2, 4, 6])
 
     def __init__(self, n_clients, run_seed, communicator):
-        sizes = self.SIZES[:n_clients]
-        self.description = Description(
-            "unequal", (1,), 0, sizes, 0 * sizes, 0 * sizes, "unlabelled"
-        )
-
-    def load(self, ids, dtype):
-        parts = [np.full((self.SIZES[i], 1), i + 1.0) for i in ids]
-        empty = split_of([part[:0] for part in parts], 1)
-        return Shards(ids, split_of(parts, 1), empty, empty)
+        super().__init__([np.full((self.SIZES[i], 1), i + 1.0) for i in range(n_clients)])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from convex import clients_of
-
-from mpifed.federation.clients import participants
+from convex import problem_of
 
 SIZES = (4, 9, 2, 6, 12)
 
@@ -18,18 +16,13 @@ class LeastSquares:
         self.xs = [draw.normal(size=(m, d)) for m in sizes]
         self.ys = [x @ draw.normal(size=d) + draw.normal(size=len(x)) for x in self.xs]
         self.shares = np.array(sizes) / sum(sizes)
-        self.participation = participation
-        self.data = clients_of(self.xs, self.ys, participation=participation)
+        self.data = problem_of(self.xs, self.ys, participation=participation)
 
     def risk(self, t, w):
         return np.square(self.xs[t] @ w - self.ys[t]).mean() / 2
 
     def gradient(self, t, w):
         return self.xs[t].T @ (self.xs[t] @ w - self.ys[t]) / len(self.ys[t])
-
-    def chosen(self, round):
-        federation = self.data[0].federation
-        return np.flatnonzero(participants(federation, self.participation, 0, round))
 
     def starts(self, run):
         """The models before round 1, as arrays."""

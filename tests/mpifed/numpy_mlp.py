@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-from convex import clients_of
-
-from mpifed.federation.clients import participants
-from mpifed.models.mlp import mlp
+from convex import problem_of
 
 SIZES = (5, 9, 4, 7)
 INPUTS, HIDDEN = 2, 3
 HEAD = np.arange(INPUTS * HIDDEN + HIDDEN, (INPUTS + 2) * HIDDEN + 1)
 BODY = np.arange(INPUTS * HIDDEN + HIDDEN)
+MODEL = {"name": "mlp", "hidden": [HIDDEN], "activation": "tanh", "loss": "half_squared"}
 
 
 def regressions(seed=0, participation=0.5):
-    """Clients with unequal numbers of samples, their data, and the network as mpifed has it."""
+    """The network on clients with unequal numbers of samples, and these."""
     draw = np.random.default_rng(seed)
     xs = [draw.normal(size=(n, INPUTS)) for n in SIZES]
     ys = [np.sin(x @ draw.normal(size=INPUTS)) for x in xs]
-    clients, about = clients_of(xs, ys, participation=participation)
-    model = mlp(about, hidden=[HIDDEN], activation="tanh", loss="half_squared")
-    return (clients, about), list(zip(xs, ys, strict=True)), model
+    problem = problem_of(xs, ys, participation=participation, model=MODEL)
+    return problem, list(zip(xs, ys, strict=True))
 
 
 def gradient(row, x, y):
@@ -43,9 +40,8 @@ def descended(row, x, y, lr, steps, part=slice(None)):
     return row
 
 
-def present(clients, round, seed=0):
-    """The participants of a round and their weights n_t over the sum."""
-    federation = clients.federation
-    who = np.flatnonzero(participants(federation, federation.participation, seed, round))
-    counts = np.array(SIZES)[who]
+def present(run, sizes=SIZES):
+    """The participants of the next round and their weights n_t over the sum."""
+    who = run.participants
+    counts = np.array(sizes)[who]
     return who, counts / max(counts.sum(), 1)

@@ -13,12 +13,11 @@ from hypothesis.extra.numpy import arrays
 from moves import moved, values
 from on_ranks import SMALL, folder_of, run_on_all
 from scipy.optimize import minimize
-from test_algorithms import CASES, problem
+from small_runs import CASES, problem
 
 from mpifed.errors import Diverged, InputError
 from mpifed.message import ByCoordinates
-from mpifed.method import find
-from mpifed.testing import names, run_rounds, world
+from mpifed.testing import find_item, names, run_rounds, world
 
 ROBUST = {name: {} for name in names("aggregators") if name != "mean"}
 ROBUST["krum"] = {"byzantine": 0.2, "selected": 2}
@@ -65,7 +64,7 @@ def test_krum_has_the_least_scores(rows, selected):
     squares = np.sort(distances(rows) ** 2, axis=1)[:, 1 : n - f - 1]  # without itself
     scores = squares.sum(axis=1)
     assert squares.shape[1] == n - f - 2
-    krum = find("aggregator", "krum")(byzantine=0.2, selected=selected)
+    krum = find_item("aggregator", "krum")(byzantine=0.2, selected=selected)
     shares = krum.shares(rows @ rows.T)
     chosen = np.flatnonzero(shares)
     assert len(chosen) == selected and shares[chosen] == pytest.approx(1 / selected)
@@ -155,7 +154,7 @@ def test_the_geometric_median_loses_no_digits_under_attack(far):
 def test_krum_takes_the_first_of_two_at_one_distance_however_products_are_rounded():
     rows = np.random.default_rng(9).normal(size=(5, 4))
     rows[3] = rows[1] + 0.1  # both have no nearer one than each other
-    krum = find("aggregator", "krum")(byzantine=0.4)
+    krum = find_item("aggregator", "krum")(byzantine=0.4)
     products = rows @ rows.T
     for lower in (np.inf, -np.inf):
         rounded = np.where(np.tri(5), np.nextafter(products, lower), products)

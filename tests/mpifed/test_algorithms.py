@@ -9,112 +9,18 @@ import typing
 import pytest
 import torch
 from on_ranks import SMALL, unlike_one_rank_though_resumed
+from small_runs import CASES, NEVER_CUT_SHORT, goes_with, problem, refused, rounds_of
 
-from mpifed.checkpoint import files as checkpoint
-from mpifed.components.tables import ALGORITHMS
-from mpifed.config.configuration import resolve, to_mapping
-from mpifed.errors import InputError
-from mpifed.exchange.base import Channel, ServerChannel
-from mpifed.exchange.gossip_channel import GossipChannel
-from mpifed.method.algorithm import Algorithm, algorithm_class
-from mpifed.mpi.communicator import Alone
-from mpifed.testing import check_method, run_rounds
-from mpifed.training.build import make
-from mpifed.training.engine import Clock, Engine
+from mpifed.method import Algorithm, Channel, GossipChannel, ServerChannel
+from mpifed.testing import check_method, find_item, names, run_rounds
 
-PLAIN = {
-    "clients": 4,
-    "rounds": 3,
-    "data": {"name": "synthetic", "n_test": 20, "dimension": 6, "seed": 20},  # few samples
-    "local": {"batch_size": 16, "momentum": 0.9},
-    "evaluation": {"every": 2},
-}
-UNLABELLED = {"data": {"name": "dictionary", "dim": 4, "atoms": 3, "samples": 12}, "local": {}}
-DEEP = {"model": {"name": "mlp", "hidden": [5]}}
-OWN = {
-    "clustered": {"algorithm": {"eps1": 100.0, "eps2": 1e-3, "warm_up": 1}},
-    "fedper": DEEP,
-    "fedrep": DEEP,
-    "fedbabu": DEEP,
-    "lg_fedavg": DEEP,
-    "moon": DEEP,
-    "fedproto": DEEP,
-    "fedpac": DEEP,
-    "pfeddst": DEEP,
-    "fedbn": {"model": "network_modules:normalised_mlp"},
-    "scaffold": {"local": {"batch_size": 16}},
-    "fednova": {"local": {"batch_size": 16, "momentum": 0.9, "reset_momentum": True}},
-    "kgt": {"local": {"batch_size": 16}},
-    "fedspd": {"local": {"batch_size": 16}},
-    "scaffnew": {"local": {"batch_size": 16}},
-    "fedmm": UNLABELLED,
-    "fedmm_theta": {**UNLABELLED, "data": "poisson", "algorithm": {"surrogate": "poisson"}},
-    "sa_ssmm": {**UNLABELLED, "clients": 1},
-    "fedmgs": UNLABELLED,
-    "fedmm_ot": {
-        "data": {"name": "transport", "dimension": 2, "samples": 16},
-        "model": {"name": "icnn", "hidden": [3, 3]},
-        "local": {"batch_size": 8, "lr": 0.1},
-        "algorithm": {"pretraining": 5, "conjugate_steps": 2},
-    },
-}
-"""What an algorithm needs in place of ``PLAIN``."""
-
-
-CHOOSE_OR_CORRECT = {"fedspd", "pfeddst", "kgt", "scaffnew", "d_admm"}
-"""Methods that choose whom clients mix with under gossip, or correct it themselves."""
-
-NEVER_CUT_SHORT = {
-    *("agnostic", "flix", "dcgd", "diana", "fomaml", "maml", "reptile", "fedmm", "fedmm_theta"),
-    *("sa_ssmm", "fedmgs", "fedmm_ot", "l2gd", "l2sgd", "scaffnew", "fedpd", "streaming_diloco"),
-}
-"""Methods whose clients take no local steps, or always all of them."""
-
-
-def problem(name, exchange):
-    own = {**PLAIN, **OWN.get(name, {})}
-    own["algorithm"] = {"name": name, **own.get("algorithm", {})}
-    return {**own, "exchange": exchange}
-
-
-def goes_with(name, exchange):
-    return exchange in (algorithm_class(name).exchanges or ("server", "gossip"))
-
-
-def mixes_as_given(name):
-    return goes_with(name, "gossip") and name not in CHOOSE_OR_CORRECT
-
-
-CASES = [
-    pytest.param(name, exchange, id=f"{name}-{exchange}")
-    for name in ALGORITHMS
-    for exchange in ("server", "gossip")
-    if goes_with(name, exchange)
-]
 RING = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
-
-
-def engine_of(name, exchange, **more):
-    configuration = resolve({**problem(name, exchange), **more})
-    setup = make(configuration, Alone(), configuration.rounds)
-    return Engine(setup, setup.hosted_shards(), Clock())
-
-
-def stored_of(engine):
-    return {**to_mapping(resolve({})), "clients": engine.setup.federation.n_clients}
-
-
-def prepared(name, exchange, **more):
-    engine = engine_of(name, exchange, **more)
-    with torch.no_grad():
-        engine.prepare()
-    return engine
+every_algorithm = pytest.mark.parametrize("name", names("algorithms"))
 
 
 @every_algorithm
 def test_it_says_what_it_is_and_where_it_is_from(name):
-    found = algorithm_class(name)
+    found = find_item("algorithm", name)
     assert re.match(r"[\w+-]+(:|;| ).{10,}\.$", found.__doc__.strip().split("\n")[0])
     where = [inspect.getmodule(kind).__doc__ for kind in found.__mro__ if kind is not Algorithm]
     sources = re.findall(r"\(?(?:19|20)\d\d\b", " ".join([found.__doc__, *filter(None, where)]))
@@ -123,7 +29,7 @@ def test_it_says_what_it_is_and_where_it_is_from(name):
 
 @every_algorithm
 def test_the_type_of_its_channel_says_whether_it_needs_a_server(name):
-    found = algorithm_class(name)
+    found = find_item("algorithm", name)
     channel = typing.get_type_hints(found.round)["channel"]
     if isinstance(channel, typing.TypeVar):
         # The base class leaves it open, and the class itself says which.
@@ -139,7 +45,7 @@ def test_it_passes_the_common_checks(name, exchange):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if goes_with(name, "server")])
+@pytest.mark.parametrize("name", [n for n in names("algorithms") if goes_with(n, "server")])
 def test_it_passes_the_common_checks_on_five_ranks_under_a_server(name):
     check_passes(name, "server", ranks=(5,))
 
@@ -151,32 +57,16 @@ def check_passes(name, exchange, ranks):
     check_method(method, data, exchanges=(exchange,), ranks=ranks, **own)
 
 
-def test_a_resumed_run_overwrites_the_rows_that_it_has_read(tmp_path):
-    engine = prepared("fedem", "server", participation=0.5)
-    engine.advance()
-    engine.checkpoint(tmp_path, "round\n", stored_of(engine))
-    engine.writer.finish()
-    path = checkpoint.path_of(tmp_path / "checkpoints", 1)
-    again = engine_of("fedem", "server", participation=0.5)
-    again.restore(path, checkpoint.read_meta(path))
-    read = again.state.algorithm.optimizer.momentum
-    again.advance()
-    assert again.state.algorithm.optimizer.momentum is read
-    engine.advance()
-    assert again.digest() == engine.digest()
-
-
-def refused(name, exchange="server", **more):
-    try:
-        engine_of(name, exchange, **more)
-    except InputError:
-        return True
-    return False
+def test_a_resumed_run_goes_on_with_what_it_has_read():
+    rounds = rounds_of("fedem", participation=0.5, rounds=1)
+    again = rounds.resumed()
+    assert again.state.optimizer.momentum.equal(rounds.state.optimizer.momentum)
+    assert again.advance().digest == rounds.advance().digest
 
 
 @every_algorithm
 def test_it_does_what_it_declares_and_refuses_the_rest(name):
-    found = algorithm_class(name)
+    found = find_item("algorithm", name)
     for exchange in ("server", "gossip"):
         assert refused(name, exchange) == (not goes_with(name, exchange))
     home = "server" if goes_with(name, "server") else "gossip"

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from engine_runs import engine_of, prepared
 from on_ranks import same_after_a_resume, unlike_one_rank
-from test_algorithms import PLAIN, engine_of, mixes_as_given, prepared, stored_of
+from small_runs import PLAIN, mixes_as_given
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.tables import ALGORITHMS
@@ -280,7 +281,7 @@ def test_a_checkpoint_has_all_that_is_under_way(mixes, tmp_path):
     engine = prepared("fedavg", gossip(mixes), **UNLIKE, participation=0.7)
     for _ in range(3):
         engine.advance()
-    engine.checkpoint(tmp_path, "round\n", stored_of(engine))
+    engine._checkpoint(tmp_path, SimpleNamespace(metrics="round\n"))
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 3)
     again = engine_of("fedavg", gossip(mixes), **UNLIKE, participation=0.7)

@@ -12,12 +12,12 @@ from commands import TINY, call
 from commands import rows as metrics_of
 from moves import LINEAR, moved, values
 from on_ranks import SMALL, run, same_after_a_resume, unlike_one_rank_though_resumed
-from test_algorithms import CASES, PLAIN, problem
+from small_runs import CASES, PLAIN, problem
 
 from mpifed import state
 from mpifed.errors import InputError
-from mpifed.method import Algorithm, Predictor, ServerChannel, find
-from mpifed.testing import run_rounds
+from mpifed.method import Algorithm, Predictor, ServerChannel
+from mpifed.testing import find_item, run_rounds
 
 NAMED = {"clients": [1, 3]}
 
@@ -192,7 +192,7 @@ def test_a_run_without_attackers_does_not_mention_attacks(capfd):
     assert attacked["attack"] == {"name": "sign_flip", "scale": 1.0, **NAMED, "fraction": None}
 
 
-SENDING = [case for case in CASES if find("algorithm", case.values[0]).communicates]
+SENDING = [case for case in CASES if find_item("algorithm", case.values[0]).communicates]
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_every_method_that_sends_can_be_attacked(name, exchange):
         words = {**problem(name, exchange), "attack": attack}
         return run_rounds(words.pop("algorithm"), words.pop("data"), **{**words, "rounds": 2})
 
-    if exchange == "gossip" and find("algorithm", name).aggregates == "sums":
+    if exchange == "gossip" and find_item("algorithm", name).aggregates == "sums":
         with pytest.raises(InputError, match=name):
             attacked({"name": "sign_flip", **own})
         return

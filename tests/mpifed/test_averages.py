@@ -4,61 +4,50 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from commands import TINY, call, rows
-from convex import Run, quadratics, random_quadratics
+from convex import Run, quadratics, random_labels, random_quadratics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, unlike_one_rank
-from test_algorithms import OWN, prepared, refused
+from small_runs import CHOOSE_OR_CORRECT, OWN, refused, rounds_of
 from torch.profiler import ProfilerActivity, profile
 
-from mpifed.algorithms.flix.flix import Flix
-from mpifed.algorithms.global_model.maml import Fomaml, Reptile
-from mpifed.components.tables import ALGORITHMS
-from mpifed.config.configuration import apply_overrides, resolve, to_mapping
-from mpifed.config.experiments import parse_overrides, read_experiment
-from mpifed.exchange.compression import Identity
-from mpifed.exchange.server import Server
-from mpifed.federation.clients import Federation
-from mpifed.federation.participation import (
-    Bernoulli,
-    Dropout,
-    Stragglers,
-    Uniform,
-    count_participants,
-    inclusion,
-    present,
-)
-from mpifed.mpi.communicator import Alone
+from mpifed.testing import names, run_rounds
 
 # They average over clusters, correct steps by variates that add up to zero, or need gossip.
-OTHERS = {"clustered", "ifca", "fedspd", "pfeddst", "kgt", "scaffnew", "d_admm"}
+OTHERS = {"clustered", "ifca", *CHOOSE_OR_CORRECT}
 
 
-def federation(counts, participation=1.0):
-    ids = np.arange(len(counts))
-    return Federation(Alone(), 0 * ids, ids < 0, np.asarray(counts), participation)
+def rounds_at(counts, participation=1.0, compression=None, **options):
+    """Rounds at a server of clients with so many samples."""
+    problem = random_labels(counts, (1,), participation=participation)
+    exchange = {"name": "server", **options}
+    return Run("fedavg", problem, compression, exchange=exchange)
+
+
+def server_of(counts, participation=1.0, compression=None, **options):
+    return rounds_at(counts, participation, compression, **options).exchange
 
 
 TRANSPORT = {**OWN["fedmm_ot"], "algorithm": {"name": "fedadam", "pretraining": 5}}
 
 
-AVERAGED = [*((name, {}) for name in sorted({*ALGORITHMS} - OTHERS)), ("fedadam", TRANSPORT)]
+AVERAGED = [
+    *((name, {}) for name in sorted({*names("algorithms")} - OTHERS)),
+    ("fedadam", TRANSPORT),
+]
 
 
 @pytest.mark.parametrize(("name", "more"), AVERAGED)
 def test_where_nobody_is_absent_all_are_the_participants(name, more):
     digests = []
     for over in ("participants", "all"):
-        engine = prepared(name, {"name": "server", "average_over": over}, **more)
-        engine.advance()
-        engine.advance()
-        digests.append(engine.digest())
+        exchange = {"name": "server", "average_over": over}
+        digests.append(rounds_of(name, exchange, rounds=2, **more).digest)
     assert digests[0] == digests[1]
 
 
@@ -79,7 +68,7 @@ def test_an_average_over_all_is_the_weighted_mean_whatever_the_weights_sum_to(co
     shares = np.array(counts) / sum(counts)
     x = np.random.default_rng(0).normal(size=(n, 3))
     before = np.array([1.0, -2.0, 3.0])
-    channel = Server(federation(counts), 0, average_over="all").at(1, active)
+    channel = server_of(counts, average_over="all").at(1, active)
     own = torch.from_numpy(shares[active] * scale)
     found = channel.average(torch.from_numpy(x[active]), own, torch.from_numpy(before), scale)
     everyone = np.where(active[:, None], x, before)
@@ -99,7 +88,7 @@ def test_an_average_takes_the_memory_of_one_model_in_float64_beside_its_sum(over
     """Or of its result, in float32, where nobody is absent."""
     n, size = 4, 100_000
     rows, before = torch.randn(n - 1, size), torch.randn(size)
-    channel = Server(federation([1] * n), 0, average_over=over).at(1, np.arange(n) < n - 1)
+    channel = server_of([1] * n, average_over=over).at(1, np.arange(n) < n - 1)
     shares, kept = torch.full((n - 1,), 1 / n, dtype=torch.float64), before.clone()
     most, found = most_allocated(lambda: channel.average(rows, shares, before))
     assert most <= 8 * size * models * 1.05
@@ -112,19 +101,20 @@ def test_an_average_takes_the_memory_of_one_model_in_float64_beside_its_sum(over
 def test_an_average_leaves_what_it_is_given_as_it_was(dtype):
     rows, before = torch.randn(2, 7).to(dtype), torch.randn(7).to(dtype)
     copies = rows.clone(), before.clone()
-    channel = Server(federation([1] * 3), 0, average_over="all").at(1, np.arange(3) < 2)
+    channel = server_of([1] * 3, average_over="all").at(1, np.arange(3) < 2)
     channel.average(rows, torch.full((2,), 1 / 3, dtype=torch.float64), before)
     assert torch.equal(rows, copies[0]) and torch.equal(before, copies[1])
 
 
-@pytest.mark.parametrize("kind", [Fomaml, Reptile])
+@pytest.mark.parametrize("kind", ["fomaml", "reptile"])
 def test_meta_learners_move_the_share_of_those_who_take_part(kind):
     """Half of the clients over all: half of the move that they would make among themselves."""
     matrices, centres = [[[1.0]]] * 4, [[0.0], [1.0], [2.0], [3.0]]
     ends = {}
     for over in ("participants", "all"):
-        run = Run(kind, quadratics(matrices, centres, participation=0.5), inner_step=0.1)
-        run.server.average_over = over
+        exchange = {"name": "server", "average_over": over}
+        data = quadratics(matrices, centres, participation=0.5)
+        run = Run(kind, data, exchange=exchange, inner_step=0.1)
         ends[over] = float(run.go().x[0])
     assert ends["participants"] != 0
     assert ends["all"] == pytest.approx(ends["participants"] / 2, rel=1e-12)
@@ -132,8 +122,9 @@ def test_meta_learners_move_the_share_of_those_who_take_part(kind):
 
 @pytest.mark.parametrize("n", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_flix_over_all_converges_to_the_minimiser(n):
-    run = Run(Flix, random_quadratics(n=n, d=4), flix_alpha=0.7, start="zeros", step=0.2)
-    run.server.average_over = "all"
+    exchange = {"name": "server", "average_over": "all"}
+    options = {"flix_alpha": 0.7, "start": "zeros", "step": 0.2}
+    run = Run("flix", random_quadratics(n=n, d=4), exchange=exchange, **options)
     assert run.go(800).measured()["objective_gap"] < 1e-15
     assert float((run.flix.model[0] - run.flix.reference).norm()) < 1e-13
 
@@ -142,15 +133,26 @@ SKEWED = [80, 5, 5, 5, 5]
 """One client with most of the samples."""
 
 
-def expected(estimate, participation, n):
-    """The expectation of ``estimate(active)`` over all draws of who takes part."""
-    p = inclusion(participation, n)
-    fixed = isinstance(participation, Uniform)
+def chance_of(participation):
+    """With what probability a client takes part, each by itself."""
+    if participation["name"] == "dropout":
+        rate, recovery = participation["rate"], participation["recovery"]
+        return recovery / (rate + recovery)
+    return participation["p"] if participation["name"] == "bernoulli" else 1 - participation["rate"]
+
+
+def expected(estimate, participation, n, count):
+    """The expectation of ``estimate(active)`` over all draws of who takes part.
+
+    ``count`` clients are there where their number is fixed.
+    """
+    fixed = participation["name"] == "uniform"
+    p = None if fixed else chance_of(participation)
     total, weight = 0.0, 0.0
     for drawn in itertools.product([False, True], repeat=n):
         active, k = np.array(drawn), sum(drawn)
         if fixed:
-            chance = (k == count_participants(participation.fraction, n)) / math.comb(n, k)
+            chance = (k == count) / math.comb(n, k)
         else:
             chance = p**k * (1 - p) ** (n - k)
         if chance:
@@ -160,23 +162,24 @@ def expected(estimate, participation, n):
 
 
 PARTICIPATIONS = [
-    Uniform(fraction=0.2),
-    Uniform(fraction=0.6),
-    Bernoulli(p=0.3),
-    Dropout(rate=0.2, recovery=0.1),
-    Stragglers(rate=0.6, late="miss"),
+    {"name": "uniform", "fraction": 0.2},
+    {"name": "uniform", "fraction": 0.6},
+    {"name": "bernoulli", "p": 0.3},
+    {"name": "dropout", "rate": 0.2, "recovery": 0.1},
+    {"name": "stragglers", "rate": 0.6, "late": "miss"},
 ]
 
 
 @pytest.mark.parametrize("counts", [SKEWED, [3, 1, 4, 1, 5, 9], [7, 7, 7]])
 @pytest.mark.parametrize("participation", PARTICIPATIONS)
-@pytest.mark.parametrize("compressor", [None, Identity()])
+@pytest.mark.parametrize("compressor", [None, ("identity", {})])
 def test_unbiased_weights_have_the_mean_over_all_clients_as_expectation(
     counts, participation, compressor
 ):
     n, shares = len(counts), np.array(counts) / sum(counts)
-    chosen = replace(participation, weights="unbiased")
-    server = Server(federation(counts, chosen), 0, None, compressor)
+    chosen = {**participation, "weights": "unbiased"}
+    rounds = rounds_at(counts, chosen, compressor)
+    server, count = rounds.exchange, len(rounds.participants)
     x = np.random.default_rng(0).normal(size=(n, 3))
     before = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
 
@@ -188,8 +191,8 @@ def test_unbiased_weights_have_the_mean_over_all_clients_as_expectation(
         own, rows = torch.from_numpy(shares[active]), torch.from_numpy(x[active])
         return server.at(1, active).mean(rows, own).numpy()
 
-    assert expected(average, chosen, n) == pytest.approx(shares @ x, abs=1e-12)
-    assert expected(mean, chosen, n) == pytest.approx(shares @ x, abs=1e-12)
+    assert expected(average, chosen, n, count) == pytest.approx(shares @ x, abs=1e-12)
+    assert expected(mean, chosen, n, count) == pytest.approx(shares @ x, abs=1e-12)
 
 
 def test_renormalised_weights_count_a_large_client_for_less():
@@ -197,54 +200,60 @@ def test_renormalised_weights_count_a_large_client_for_less():
     x, shares = np.array([[0.0], [1], [1], [1], [1]]), np.array(SKEWED) / 100
     found = {}
     for weights in ("renormalised", "unbiased"):
-        chosen = Uniform(fraction=0.2, weights=weights)
-        server = Server(federation(SKEWED, chosen), 0)
+        chosen = {"name": "uniform", "fraction": 0.2, "weights": weights}
+        server = server_of(SKEWED, chosen)
 
         def average(active, server=server):
             own, rows = torch.from_numpy(shares[active]), torch.from_numpy(x[active])
             before = torch.zeros(1, dtype=torch.float64)
             return float(server.at(1, active).average(rows, own, before)[0])
 
-        found[weights] = expected(average, chosen, 5)
+        found[weights] = expected(average, chosen, 5, 1)
     assert found == pytest.approx({"renormalised": 0.8, "unbiased": 0.2}, abs=1e-12)
 
 
 @pytest.mark.parametrize(
     ("participation", "unbiased"),
     [
-        (0.2, Uniform(fraction=0.2, weights="unbiased")),
-        (Bernoulli(p=0.4), Bernoulli(p=0.4, weights="unbiased")),
+        (0.2, {"name": "uniform", "fraction": 0.2, "weights": "unbiased"}),
+        (
+            {"name": "bernoulli", "p": 0.4},
+            {"name": "bernoulli", "p": 0.4, "weights": "unbiased"},
+        ),
     ],
 )
 def test_unbiased_weights_change_no_draw(participation, unbiased):
-    for k in range(1, 30):
-        one = present(participation, np.arange(9), 9, 3, k)
-        other = present(unbiased, np.arange(9), 9, 3, k)
-        assert (one == other).all()
+    one, other = (rounds_at([3] * 9, each) for each in (participation, unbiased))
+    for _ in range(29):
+        assert one.participants.tolist() == other.participants.tolist()
+        one.go()
+        other.go()
 
 
-def resolved(*words):
-    mapping = apply_overrides(read_experiment("synthetic-fedem"), parse_overrides(words))
-    return to_mapping(resolve(mapping))["participation"]
+def resolved(*keys):
+    return run_rounds("fedavg", rounds=0, **dict(keys)).configuration.participation
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("keys", "expected"),
     [
-        (["participation=0.2"], 0.2),
+        ([("participation", 0.2)], 0.2),
         (
-            ["participation=0.2", "participation.weights=unbiased"],
+            [("participation", 0.2), ("participation.weights", "unbiased")],
             {"name": "uniform", "fraction": 0.2, "weights": "unbiased"},
         ),
         (
-            ["participation={name: bernoulli, p: 0.5}", "participation.weights=renormalised"],
+            [
+                ("participation", {"name": "bernoulli", "p": 0.5}),
+                ("participation.weights", "renormalised"),
+            ],
             {"name": "bernoulli", "p": 0.5},
         ),
     ],
 )
-def test_weights_go_with_every_participation(words, expected):
-    assert resolved(*words) == expected
-    assert resolved(*reversed(words)) == expected
+def test_weights_go_with_every_participation(keys, expected):
+    assert resolved(*keys) == resolved(("participation", expected))
+    assert resolved(*reversed(keys)) == resolved(("participation", expected))
 
 
 @pytest.mark.parametrize(

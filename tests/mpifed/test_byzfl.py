@@ -12,7 +12,8 @@ from moves import moved, values
 from scipy import stats
 from test_aggregation import aggregate, distances, small, updates
 
-from mpifed.method import find, stream
+from mpifed.dataset import stream
+from mpifed.testing import find_item
 
 shares = st.floats(0.2, 0.49)
 
@@ -108,8 +109,8 @@ def test_an_aggregator_gets_means_of_buckets_in_place_of_updates(behind, n):
     buckets = np.array([rows[order[at : at + 2]].mean(0) for at in range(0, n, 2)])
     made = aggregate(rows, behind, pre_aggregator="bucketing")
     assert made == pytest.approx(aggregate(buckets, behind), abs=1e-9)
-    assert find("pre_aggregator", "bucketing")(size=2).count(n) == len(buckets)
-    assert find("pre_aggregator", "nnm")().count(n) == n
+    assert find_item("pre_aggregator", "bucketing")(size=2).count(n) == len(buckets)
+    assert find_item("pre_aggregator", "nnm")().count(n) == n
 
 
 # -- attacks

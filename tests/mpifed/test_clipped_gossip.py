@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from moves import moved, values
 from quadratics import MH, N, gossip
-from test_algorithms import PLAIN
+from small_runs import PLAIN
 
 import topologies
 from mpifed.errors import Diverged, InputError

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from engine_runs import prepared
 from gossip_exchange import exchange_of
 from quadratics import SEED
-from test_algorithms import prepared
 
 from mpifed.federation.clients import Draws
 

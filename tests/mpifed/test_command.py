@@ -21,9 +21,9 @@ from mypy import api
 import mpifed
 from mpifed import __version__
 from mpifed.errors import InputError
-from mpifed.method import Channel, Exchange, ServerChannel, find
+from mpifed.method import Channel, Exchange, ServerChannel
 from mpifed.model import Model, NoModel
-from mpifed.testing import names, run_command, run_rounds, world
+from mpifed.testing import find_item, names, run_command, run_rounds, world
 
 SMALL = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in TINY[1:])}
 
@@ -306,7 +306,7 @@ def test_a_torch_module_is_a_model():
 
 @pytest.mark.parametrize("name", names("exchanges"))
 def test_the_channel_of_an_exchange_has_send_only_if_there_is_a_server(name):
-    found = find("exchange", name)
+    found = find_item("exchange", name)
     channel = typing.get_type_hints(found.at)["return"]
     assert issubclass(found, Exchange) and issubclass(channel, Channel)
     assert issubclass(channel, ServerChannel) == (name == "server") == hasattr(channel, "send")

@@ -646,7 +646,7 @@ def test_a_run_is_the_same_by_few_coordinates_and_by_whole_rows(method, particip
     def run():
         data = logistic(d=24, participation=participation)
         made = Run(method, data, ("rand_k", {"k": 3}), flix_alpha=0.4, l2=0.1).go(30)
-        return made.x.tobytes(), vars(made.server.ledger)
+        return made.x.tobytes(), vars(made.exchange.ledger)
 
     few = run()
     monkeypatch.setattr(compression, "FEW", 0)

@@ -6,19 +6,18 @@ import numpy as np
 import pytest
 import torch
 from on_ranks import folder_of, same_after_a_resume, unlike_one_rank
-from test_algorithms import engine_of, mixes_as_given, prepared, stored_of
+from small_runs import mixes_as_given, rounds_of
 
-from mpifed.checkpoint import files as checkpoint
-from mpifed.components.tables import ALGORITHMS, CORRECTIONS
 from mpifed.errors import InputError
+from mpifed.testing import names
 
 TREE = {"topology": "path"}
 GRAPH = {"topology": "ring", "weights": "metropolis_hastings"}
-NAMES = [name for name in CORRECTIONS if name != "none"]
+NAMES = [name for name in names("corrections") if name != "none"]
 OTHERS = ("local", "sa_ssmm", "fedbn")
 """These send nothing, have one client, or running statistics."""
 CHOOSERS = ("dpfl", "morph", "fomo", "l2c")
-METHODS = [name for name in ALGORITHMS if mixes_as_given(name) and name not in OTHERS]
+METHODS = [name for name in names("algorithms") if mixes_as_given(name) and name not in OTHERS]
 FORGETFUL = ("push_sum", "clique_averaging", "clipped_gossip", "dgd", "monna")
 """These remember nothing, or weights that stay one here."""
 every_correction = pytest.mark.parametrize("correction", NAMES)
@@ -47,17 +46,18 @@ def gossip(correction, n=4):
 
 
 def test_labels_of_cliques_are_counted_in_the_data_of_training_clients(tmp_path):
-    schedule, more = {"name": "d_cliques", "size": 2}, {"evaluation": {"unseen_fraction": 0.3}}
-    asked = {"name": "gossip", "schedule": {**schedule, "labels": "data"}}
-    setup = prepared("fedavg", asked, clients=7, **more).setup
-    train = setup.load().train
-    counts = [np.bincount(train.of_client(k).y, minlength=2) for k in setup.federation.training]
-    assert len(counts) < 7
-    np.savetxt(tmp_path / "counts.csv", counts, delimiter=",")
-    given = {"name": "gossip", "schedule": {**schedule, "labels": str(tmp_path / "counts.csv")}}
-    wanted = prepared("fedavg", given, clients=7, **more).setup.exchange.arrays()
-    found = setup.exchange.arrays()
-    assert {*found} == {*wanted} and all(np.array_equal(found[k], wanted[k]) for k in wanted)
+    schedule, keys = {"name": "d_cliques", "size": 2}, {"evaluation": {"unseen_fraction": 0.3}}
+    of_data = {"name": "gossip", "schedule": {**schedule, "labels": "data"}}
+    rounds = rounds_of("fedavg", of_data, clients=7, **keys)
+    train, training = rounds.clients.shards.train, rounds.clients.federation.training
+    table = [np.bincount(train.of_client(k).y, minlength=2) for k in training]
+    assert len(table) < 7
+    np.savetxt(tmp_path / "counts.csv", table, delimiter=",")
+    of_file = {"name": "gossip", "schedule": {**schedule, "labels": str(tmp_path / "counts.csv")}}
+    again = rounds_of("fedavg", of_file, clients=7, **keys)
+    for k in (1, 2, 3):
+        assert np.array_equal(rounds.mixing_matrix(k), again.mixing_matrix(k))
+    assert rounds.advance(2).digest == again.advance(2).digest
 
 
 def may_be_absent(correction):
@@ -65,23 +65,15 @@ def may_be_absent(correction):
 
 
 @every_correction
-def test_a_checkpoint_has_what_clients_remember(correction, tmp_path):
-    more = {"participation": 0.5} if may_be_absent(correction) else {}
+def test_a_checkpoint_has_what_clients_remember(correction):
+    keys = {"participation": 0.5} if may_be_absent(correction) else {}
     if correction in ("led", "lt_admm"):
-        more["local"] = {"batch_size": 16}  # without momentum
+        keys["local"] = {"batch_size": 16}  # without momentum
     method = "fedavg" if correction in CHOOSERS else "fedem"
-    engine = prepared(method, gossip(correction), **more)
-    for _ in range(2):
-        engine.advance()
-    engine.checkpoint(tmp_path, "round\n", stored_of(engine))
-    engine.writer.finish()
-    path = checkpoint.path_of(tmp_path / "checkpoints", 2)
-    again = engine_of(method, gossip(correction), **more)
-    again.restore(path, checkpoint.read_meta(path))
-    assert again.state.memory.corrections.any() or correction in FORGETFUL
-    for going in (engine, again):
-        going.advance()
-    assert again.digest() == engine.digest()
+    rounds = rounds_of(method, gossip(correction), rounds=2, **keys)
+    again = rounds.resumed()
+    assert again.memory.corrections.any() or correction in FORGETFUL
+    assert again.advance().digest == rounds.advance().digest
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -90,18 +82,16 @@ def test_every_method_that_gossips_goes_with_tracking(name):
     with them clients move by the mean update.
     """
     complete = {"name": "gossip", "topology": "complete", "weights": "uniform"}
-    runs = {}
-    for correction in ("none", "tracking"):
-        engine = prepared(name, {**complete, "correction": correction})
-        for _ in range(3):
-            engine.advance()
-        runs[correction] = engine
-    plain, tracked = (runs[name].state.algorithm for name in ("none", "tracking"))
-    for one, other in zip(vars(plain).values(), vars(tracked).values(), strict=True):
+    plain, tracked = (
+        rounds_of(name, {**complete, "correction": correction}, rounds=3)
+        for correction in ("none", "tracking")
+    )
+    states = zip(vars(plain.state).values(), vars(tracked.state).values(), strict=True)
+    for one, other in states:
         if isinstance(one, torch.Tensor) and one.is_floating_point():
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    plain, tracked = (run.setup.exchange.ledger.up_floats for run in runs.values())
-    assert tracked == 2 * plain > 0
+    sent = plain.exchange.ledger.up_floats
+    assert tracked.exchange.ledger.up_floats == 2 * sent > 0
 
 
 REFUSED = [
@@ -114,7 +104,6 @@ REFUSED = [
     ({"algorithm": {"name": "fedem", "restarts": 2}}, "d2", r"exchange\.correction is 'd2'"),
     ({"algorithm": "kgt", "local": {}}, "tracking", "corrects gossip itself"),
     ({"model": "network_modules:normalised_mlp"}, "extra", "running statistics"),
-    ({"algorithm": "ditto"}, "led", "algorithm is 'ditto'"),
     ({"local": {"optimizer": "adam"}}, "lt_admm", "each step of plain SGD"),
     ({"compression": "quantise"}, "edm", "compression is 'quantise'"),
     ({"participation": 0.5}, "beer", "needs every message"),
@@ -124,7 +113,7 @@ REFUSED = [
 @pytest.mark.parametrize(("given", "correction", "words"), REFUSED)
 def test_what_does_not_go_with_a_correction_is_said_in_a_sentence(given, correction, words):
     with pytest.raises(InputError, match=words):
-        engine_of("fedavg", gossip(correction), **given)
+        rounds_of("fedavg", gossip(correction), **given)
 
 
 def of_ranks(correction, **more):

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
-from moves import LINEAR
-from quadratics import MATRICES, OPTIMUM, D, Descent, N, gossip, gradients, matrix_of
+from convex import Descent, gossip, quadratics
+from quadratics import CENTRES, MATRICES, OPTIMUM, D, N, gradients
 
-from mpifed import state
-from mpifed.method import Algorithm, Channel, Predictor
 from mpifed.testing import run_rounds
 
+QUADRATICS = quadratics(MATRICES, CENTRES)
 ZEROS, EVERYWHERE = np.zeros((N, D)), np.tile(OPTIMUM, (N, 1))
 
 
-TOP = {"name": "top_k", "k": 1}
+TOP = ("top_k", {"k": 1})
 
 
 def largest_alone(rows):
@@ -38,85 +35,30 @@ def motef(w, eta, rate, gamma, c):
 
 
 @pytest.mark.parametrize(("name", "rate"), [("beer", 1.0), ("motef", 0.3)])
-@pytest.mark.parametrize("compressor", ["none", TOP])
+@pytest.mark.parametrize("compressor", [None, TOP])
 def test_compressed_tracking_is_that_of_the_paper_and_reaches_the_optimum(name, rate, compressor):
     correction = {"name": name, **({"momentum_rate": rate} if name == "motef" else {})}
     eta, gamma = 0.03, 0.3
     exchange = gossip(correction, consensus_step=gamma)
-    lossy = compressor == TOP
-    paper = motef(matrix_of(exchange), eta, rate, gamma, largest_alone if lossy else np.copy)
-    run = Descent(exchange, eta, compression=compressor)
+    run = Descent(QUADRATICS, exchange, eta, compression=compressor)
+    paper = motef(run.mixing_matrix(), eta, rate, gamma, largest_alone if compressor else np.copy)
     for _ in range(25):
-        np.testing.assert_allclose(run.go(1), next(paper), rtol=0, atol=1e-11)
-    bits = 2 * (64 + 32) if lossy else 2 * 3 * 64
-    sent = run.run.metrics
-    assert sent["up_bits"] == sent["down_bits"] == 25 * 2 * N * bits
-    np.testing.assert_allclose(run.go(1500), EVERYWHERE, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(run.rows(1), next(paper), rtol=0, atol=1e-11)
+    bits = 2 * (64 + 32) if compressor else 2 * 3 * 64
+    ledger = run.exchange.ledger
+    assert ledger.up_bits == ledger.down_bits == 25 * 2 * N * bits
+    np.testing.assert_allclose(run.rows(575), EVERYWHERE, rtol=0, atol=2e-5)
 
 
-def test_the_step_of_replicas_is_the_proven_one_or_that_of_plain_messages():
-    """Of plain messages one; of others that at which the bound on errors contracts the most."""
-    w, delta = matrix_of(gossip("beer")), 1 / D
-    values = np.sort(np.abs(np.linalg.eigvalsh(w)))
-    gap, spread = 1 - values[-2], np.abs(1 - np.linalg.eigvalsh(w)).max()
-    s = np.sqrt(1 - delta)
-
-    def radius(step):
-        bound = [[1 - step * gap, step * spread], [s * step * spread, s * (1 + step * spread)]]
-        return np.abs(np.linalg.eigvals(np.array(bound))).max()
-
-    steps = np.linspace(1e-4, 1, 20_000)
-    best = steps[np.argmin([radius(step) for step in steps])]
-    for compressor, step in (("none", 1.0), (TOP, best)):
-        lossy = compressor == TOP
-        paper = motef(w, 0.03, 1.0, step, largest_alone if lossy else np.copy)
-        run = Descent(gossip("beer"), 0.03, compression=compressor)
-        expected = [next(paper) for _ in range(10)][-1]
-        np.testing.assert_allclose(run.go(10), expected, rtol=0, atol=1e-3 if lossy else 1e-12)
-
-
-@dataclass(frozen=True)
-class State:
-    """The vectors of the clients."""
-
-    x: torch.Tensor = state.shared()
-
-
-class Steps(Algorithm[Channel]):
-    """``steps`` gradient steps in a round, each with its share of the duals."""
-
-    takes_duals = True
-    averages_models = "one"
-    eta, steps = 0.05, 1
-
-    def __init__(self, model, local) -> None:
-        self.model, self.at = model, (Steps.eta, Steps.steps)
-
-    def init(self, clients, exchange, draws, dtype):
-        return State(exchange.spread(torch.zeros(1, D, dtype=dtype)))
-
-    def round(self, state, clients, channel, draws):
-        eta, steps = self.at
-        phi, share = state.x[:, 0], channel.duals(state.x)[:, 0] / steps
-        for _ in range(steps):
-            phi = phi - eta * torch.from_numpy(gradients(phi.numpy())) - share
-        alike = torch.ones(len(clients), dtype=torch.float64)
-        return State(channel.average(phi[:, None], alike, before=state.x))
-
-    def deploy(self, state, clients, draws):
-        return Predictor(state.x)
-
-
-class Local:
-    """Rounds of ``Steps``."""
-
-    def __init__(self, exchange, eta, steps=1):
-        Steps.eta, Steps.steps = eta, steps
-        data = [(np.ones((1, D)), np.zeros(1, int))] * N
-        self.run = run_rounds(Steps, data, exchange=exchange, model=LINEAR, rounds=0)
-
-    def go(self, rounds):
-        return self.run.advance(rounds).state.x[:, 0].numpy()
+def test_the_step_of_replicas_is_that_of_whole_messages_where_they_are_whole():
+    plain = Descent(QUADRATICS, gossip("beer"), 0.03)
+    ones = Descent(QUADRATICS, gossip("beer", consensus_step=1.0), 0.03)
+    assert np.array_equal(plain.rows(5), ones.rows(5))
+    cautious = Descent(QUADRATICS, gossip("beer"), 0.03, compression=TOP)
+    assert 0 < cautious.exchange.choco_step(D) < 0.3
+    by_hand = gossip("beer", consensus_step=cautious.exchange.choco_step(D))
+    same = Descent(QUADRATICS, by_hand, 0.03, compression=TOP)
+    assert np.array_equal(cautious.rows(5), same.rows(5))
 
 
 def led(w, eta, tau):
@@ -154,39 +96,28 @@ def lt_admm(w, eta, tau, p=0.8):
 def test_local_steps_with_duals_end_at_the_optimum_where_sums_of_steps_do_not(
     correction, written, one_step
 ):
-    exchange, eta, tau = gossip(correction), 0.05, 4
-    run, paper = Local(exchange, eta, tau), written(matrix_of(exchange), eta, tau)
+    eta, tau = 0.05, 4
+    run = Descent(QUADRATICS, gossip(correction), eta, steps=tau)
+    paper = written(run.mixing_matrix(), eta, tau)
     for _ in range(25):
-        np.testing.assert_allclose(run.go(1), next(paper), rtol=0, atol=1e-11)
-    np.testing.assert_allclose(run.go(300), EVERYWHERE, rtol=0, atol=1e-10)
-    whole = np.stack([np.linalg.inv(a) for a in MATRICES])
-    shrunk = np.stack([np.linalg.matrix_power(np.eye(D) - eta * a, tau) for a in MATRICES])
-
-    def of_all_steps(x):
-        return np.einsum("nij,njk,nk->ni", np.eye(D) - shrunk, whole, gradients(x))
-
-    drifted = Descent(gossip(one_step), 1.0, of_all_steps).go(300)
+        np.testing.assert_allclose(run.rows(1), next(paper), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(run.rows(300), EVERYWHERE, rtol=0, atol=1e-10)
+    drifted = Descent(QUADRATICS, gossip(one_step), eta, steps=tau).rows(300)
     assert np.abs(drifted - EVERYWHERE).max() > 0.01
     if one_step == "extra":
-        exchange = gossip({"name": "lt_admm", "penalty": 1.0})
-    np.testing.assert_allclose(
-        Local(exchange, eta).go(30), Descent(gossip(one_step), eta).go(30), rtol=0, atol=1e-12
-    )
-
-
-DATA = {"name": "synthetic", "n_test": 20, "dimension": 6, "seed": 20}
+        correction = {"name": "lt_admm", "penalty": 1.0}
+    one, other = (Descent(QUADRATICS, gossip(name), eta) for name in (correction, one_step))
+    np.testing.assert_allclose(one.rows(30), other.rows(30), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["led", "lt_admm"])
-@pytest.mark.parametrize("method", ["fedavg", "fedem", "ditto"])
+@pytest.mark.parametrize("method", ["fedavg", "fedem"])
 def test_methods_take_duals_in_every_step(name, method):
     """With one full step a round, each is the correction that sees sums of steps."""
-    graph = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
     one = {"dtype": "float64", "local": {"steps": 1, "batch_size": 4096, "lr": 0.1}}
     ends, kind = [], "component" if method == "fedem" else "model"
     for correction in (name, {"led": "exact_diffusion", "lt_admm": "extra"}[name]):
-        options = {"method": {"name": method, f"{kind}_init": "shared"}, **one}
-        exchange = {**graph, "correction": correction}
-        run = run_rounds(data=DATA, clients=4, rounds=5, exchange=exchange, **options)
-        ends.append(run.state.model if method == "fedavg" else run.state.components)
+        algorithm = {"name": method, f"{kind}_init": "shared"}
+        rounds = run_rounds(algorithm, exchange=gossip(correction), clients=4, rounds=5, **one)
+        ends.append(next(iter(vars(rounds.state).values())))
     torch.testing.assert_close(*ends, rtol=0, atol=1e-12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_algorithms import stored_of
+from engine_runs import stored_of
 from test_devices import COMPRESSIONS, ON_DEVICE, of_network, rounds
 
 from mpifed import state as states

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from engine_runs import engine_of
 from pretend_device import OnDevice, pretended
-from test_algorithms import CASES, engine_of, stored_of
+from small_runs import CASES
 
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
@@ -155,7 +157,8 @@ def of_network(network, stepping):
 def test_a_checkpoint_is_read_onto_the_device(name, tmp_path):
     with pretended():
         engine = rounds(name, "server", "cuda", 1)
-        engine.checkpoint(tmp_path, "round\n", stored_of(engine))
+        record = SimpleNamespace(metrics="round\n")
+        engine._checkpoint(tmp_path, record)
         engine.writer.finish()
         path = checkpoint.path_of(tmp_path / "checkpoints", 1)
         again = engine_of(name, "server", device="cuda")
@@ -259,7 +262,7 @@ def test_without_a_gpu_cuda_is_refused(monkeypatch):
 )
 def test_gpus_stack_what_can_be_stacked_and_the_configuration_records_it(model, on_cpu, on_gpu):
     def stepping(device):
-        return engine_of("fedavg", "server", device=device, model=model).setup.solver.options
+        return engine_of("fedavg", "server", device=device, model=model).setup.configuration.local
 
     assert stepping("cpu").stepping == on_cpu
     with pretended():

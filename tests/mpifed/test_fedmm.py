@@ -1,21 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from fedmm_runs import Run, data_of
 
-from mpifed.algorithms.fedmm.fedmgs import FedMGS
-from mpifed.algorithms.fedmm.fedmm import FedMM, FedMMTheta, SaSsmm, inputs_of, sample_of
-from mpifed.components.registry import find
-from mpifed.exchange.server import Server
-from mpifed.federation.clients import Draws, participants
-from mpifed.federation.participation import Bernoulli
-from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import none
+from mpifed.message import Compressor
+from mpifed.method import Draws
+from mpifed.testing import find_item
 
 
 def columns(*values):
@@ -27,12 +19,12 @@ CONSTANT = {"step_rule": "constant", "step": 1.0}
 
 def test_remark_one_to_ten_digits():
     data = data_of(columns(1.0, 4.0))
-    mixed = Run(FedMM, data, "remark_one", **CONSTANT).go()
-    naive = Run(FedMMTheta, data, "remark_one", **CONSTANT).go()
+    mixed = Run("fedmm", data, "remark_one", **CONSTANT).go()
+    naive = Run("fedmm_theta", data, "remark_one", **CONSTANT).go()
     assert float(mixed.theta) == pytest.approx(0.4**0.5, rel=1e-14)
     assert float(naive.theta) == pytest.approx(0.75, rel=1e-14)
     assert naive.objective() - mixed.objective() == pytest.approx(0.0460556732, abs=1e-10)
-    slow = Run(FedMM, data, "remark_one", step_rule="constant", step=0.3)
+    slow = Run("fedmm", data, "remark_one", step_rule="constant", step=0.3)
     first = float(slow.s)
     slow.go(7)
     assert float(slow.s) - 2.5 == pytest.approx(0.7**7 * (first - 2.5), rel=1e-12)
@@ -51,12 +43,12 @@ def test_a_mixture_is_learnt_as_centrally_for_any_sharding():
     z = blobs()
     by_first = z[np.argsort(z[:, 0])]
     runs = [
-        Run(FedMM, data_of(np.split(samples, cuts)), MIXTURE, client_weights="samples", **CONSTANT)
-        for samples, cuts in [(z, []), (z, [60, 100, 101]), (by_first, [50, 170])]
+        Run("fedmm", data_of(np.split(each, cuts)), MIXTURE, client_weights="samples", **CONSTANT)
+        for each, cuts in [(z, []), (z, [60, 100, 101]), (by_first, [50, 170])]
     ]
     start, values = runs[0].s, []
     for run in runs:
-        run.start_from(start)
+        run.begin(start)
     for _ in range(15):
         for run in runs:
             run.go()
@@ -64,8 +56,8 @@ def test_a_mixture_is_learnt_as_centrally_for_any_sharding():
         for run in runs[1:]:
             assert torch.allclose(run.s, runs[0].s, atol=1e-12)
     assert (np.diff(values) <= 1e-12).all()
-    theta = Run(FedMMTheta, data_of(np.split(by_first, [50, 170])), MIXTURE, **CONSTANT)
-    theta.start_from(runs[0].method.parameters(runs[0].surrogate, start)).go(15)
+    theta = Run("fedmm_theta", data_of(np.split(by_first, [50, 170])), MIXTURE, **CONSTANT)
+    theta.begin(runs[0].algorithm.parameters(runs[0].surrogate, start)).go(15)
     assert theta.objective() > runs[0].objective() + 1e-3
 
 
@@ -88,7 +80,7 @@ def gradients(parts, w):
 
 def test_the_quadratic_surrogate_is_gradient_descent():
     parts, rho, gamma = least_squares(), 0.05, 0.4
-    run = Run(FedMM, data_of(parts, targets=1), quadratic(rho), step_rule="constant", step=gamma)
+    run = Run("fedmm", data_of(parts, targets=1), quadratic(rho), step_rule="constant", step=gamma)
     w = run.theta.numpy().copy()
     for _ in range(20):
         run.go()
@@ -98,12 +90,12 @@ def test_the_quadratic_surrogate_is_gradient_descent():
 
 def test_with_random_sparsification_it_is_diana_step_by_step():
     parts, rho, gamma, rate = least_squares(), 0.05, 0.4, 0.2
-    compressor = find("compression", "rand_k")(k=2)
+    compressor = find_item("compression", "rand_k")(k=2)
     run = Run(
-        FedMM,
+        "fedmm",
         data_of(parts, targets=1),
         quadratic(rho),
-        compressor,
+        ("rand_k", {"k": 2}),
         step_rule="constant",
         step=gamma,
         control_variate_rate=rate,
@@ -119,17 +111,20 @@ def test_with_random_sparsification_it_is_diana_step_by_step():
         assert -run.state.variates.numpy() / rho == pytest.approx(h, abs=1e-10)
 
 
-class Gate:
-    """Algorithm 4's compressor: U_i / p of another's messages, with the engine's own U_i."""
+class Gate(Compressor):
+    """Algorithm 4's compressor: U_i / p of rand_k's messages, for the clients in ``present``."""
 
     unbiased = True
+    present = np.zeros(0, int)
 
-    def __init__(self, inner, federation, p):
-        self.inner, self.federation, self.p = inner, federation, p
+    def __init__(self, *, p: float) -> None:
+        self.inner, self.p = find_item("compression", "rand_k")(k=2), p
+
+    def omega(self, size):
+        return (self.inner.omega(size) + 1) / self.p - 1
 
     def __call__(self, rows, draws, ids, purpose="compression"):
-        named = Bernoulli(p=self.p)
-        u = torch.from_numpy(participants(self.federation, named, draws.seed, draws.round)[ids])
+        u = torch.from_numpy(np.isin(ids, Gate.present))
         return self.inner(rows, draws, ids, purpose) * (u[:, None] / self.p)
 
     def bits(self, size, itemsize, draws, ids, purpose="compression"):
@@ -143,13 +138,12 @@ def test_participation_may_be_folded_into_compression():
     """Algorithm 2 is Algorithm 4."""
     parts, p = least_squares(), 0.5
     options = {"step_rule": "constant", "step": 0.05, "control_variate_rate": 0.2}
-    inner = find("compression", "rand_k")(k=2)
-    bernoulli = Bernoulli(p=p)
-    two = Run(FedMM, data_of(parts, bernoulli, targets=1), quadratic(0.1), inner, **options)
-    everyone = data_of(parts, targets=1)
-    gate = Gate(inner, everyone[0].federation, p)
-    four = Run(FedMM, everyone, quadratic(0.1), gate, **options)
+    some = data_of(parts, {"name": "bernoulli", "p": p}, targets=1)
+    two = Run("fedmm", some, quadratic(0.1), ("rand_k", {"k": 2}), **options)
+    gate = "test_fedmm:Gate", {"p": p}
+    four = Run("fedmm", data_of(parts, targets=1), quadratic(0.1), gate, **options)
     for _ in range(60):
+        Gate.present = two.participants
         two.go()
         four.go()
         assert torch.allclose(two.s, four.s, rtol=0, atol=1e-13)
@@ -160,7 +154,7 @@ def test_participation_may_be_folded_into_compression():
 
 def test_control_variates_converge_where_without_them_it_stalls():
     parts = least_squares()
-    data = data_of(parts, Bernoulli(p=0.5), targets=1)
+    data = data_of(parts, {"name": "bernoulli", "p": 0.5}, targets=1)
     solution = np.linalg.lstsq(
         np.concatenate([z[:, :-1] for z in parts]), np.concatenate([z[:, -1] for z in parts]), None
     )[0]
@@ -168,29 +162,36 @@ def test_control_variates_converge_where_without_them_it_stalls():
     away = {}
     for rate, rounds in ((0.2, 2400), (0.0, 150)):
         run = Run(
-            FedMM, data, quadratic(0.4), ("rand_k", {"k": 2}), control_variate_rate=rate, **options
+            "fedmm",
+            data,
+            quadratic(0.4),
+            ("rand_k", {"k": 2}),
+            control_variate_rate=rate,
+            **options,
         ).go(rounds)
         away[rate] = np.linalg.norm(run.theta.numpy() - solution)
         if rate:
-            statistics = run.method.statistics(run.surrogate, run.theta, run.everyone.shards.train)
+            statistics = run.algorithm.statistics(
+                run.surrogate, run.theta, run.clients.shards.train
+            )
             assert torch.allclose(run.state.variates, statistics - run.s, atol=1e-13)
     assert away[0.2] < 1e-14 and away[0.0] > 1e-3
 
 
 def test_with_everyone_and_no_loss_control_variates_cancel():
     parts = least_squares()
-    plain = Run(FedMM, data_of(parts, targets=1), quadratic(0.1), step=0.5)
+    plain = Run("fedmm", data_of(parts, targets=1), quadratic(0.1), step=0.5)
     start = torch.from_numpy(np.random.default_rng(1).normal(size=(6, 5)))
     other = Run(
-        FedMM, data_of(parts, targets=1), quadratic(0.1), step=0.5, control_variate_rate=0.7
-    ).start_from(plain.s, start)
+        "fedmm", data_of(parts, targets=1), quadratic(0.1), step=0.5, control_variate_rate=0.7
+    ).begin(plain.s, start)
     assert torch.allclose(plain.go(25).s, other.go(25).s, atol=1e-12)
 
 
 def test_equal_clients_make_a_fixed_number_of_participants_immaterial():
     parts = least_squares(same=True)
-    all_of_them = Run(FedMM, data_of(parts, targets=1), quadratic(0.1), step=0.5).go(12)
-    half = Run(FedMM, data_of(parts, 0.5, targets=1), quadratic(0.1), step=0.5).go(12)
+    all_of_them = Run("fedmm", data_of(parts, targets=1), quadratic(0.1), step=0.5).go(12)
+    half = Run("fedmm", data_of(parts, 0.5, targets=1), quadratic(0.1), step=0.5).go(12)
     assert torch.allclose(all_of_them.s, half.s, atol=1e-13)
 
 
@@ -198,31 +199,40 @@ def test_equal_clients_nearly_agree_with_control_variates_too():
     """Not exactly: V_i of clients that took part at other times differ."""
     parts = least_squares(n=20, same=True)
     options = {"step_rule": "constant", "step": 0.05, "control_variate_rate": 0.01}
-    whole = Run(FedMM, data_of(parts, targets=1), quadratic(0.1), **options)
-    half = Run(FedMM, data_of(parts, 0.5, targets=1), quadratic(0.1), **options)
+    whole = Run("fedmm", data_of(parts, targets=1), quadratic(0.1), **options)
+    half = Run("fedmm", data_of(parts, 0.5, targets=1), quadratic(0.1), **options)
     first = whole.s
     apart = torch.linalg.vector_norm(whole.go(100).s - half.go(100).s)
     assert 0 < apart < 0.01 * torch.linalg.vector_norm(whole.s - first)
 
 
+class Tenth(Gate):
+    """A compressor of omega = 0.1."""
+
+    def __init__(self) -> None:
+        super().__init__(p=1.0)
+
+    def omega(self, size):
+        return 0.1
+
+
 def test_the_rate_of_control_variates_that_the_theorem_asks_for():
     """omega_p = 1.2 for omega = 0.1, p = 0.5, and alpha <= 1 / 2.2."""
-    data = data_of(least_squares(), Bernoulli(p=0.5), targets=1)
-    run = Run(FedMM, data, quadratic(0.1), ("rand_k", {"k": 5}), control_variate_rate=0.6)
-    run.server.compressor.omega = lambda size: 0.1
-    said = run.method.remarks(run.state, run.everyone, run.server)
-    assert "omega_p 1.2;" in said[0] and "at most 0.4545" in said[0]
-    assert "control_variate_rate is 0.6" in said[1]
+    data = data_of(least_squares(), {"name": "bernoulli", "p": 0.5}, targets=1)
+    run = Run("fedmm", data, quadratic(0.1), ("test_fedmm:Tenth", {}), control_variate_rate=0.6)
+    first, second, *_ = run.remarks()
+    assert "omega_p 1.2;" in first and "at most 0.4545" in first
+    assert "control_variate_rate is 0.6" in second
 
 
 def test_the_first_oracle_is_forgotten_or_kept():
     rng = np.random.default_rng(0)
     z = rng.uniform(1, 2, (40, 1))
-    kept = Run(SaSsmm, data_of([z]), "remark_one", step_rule="inverse_kept", batch=4)
-    gone = Run(SaSsmm, data_of([z]), "remark_one", step_rule="inverse", batch=4)
+    kept = Run("sa_ssmm", data_of([z]), "remark_one", step_rule="inverse_kept", batch=4)
+    gone = Run("sa_ssmm", data_of([z]), "remark_one", step_rule="inverse", batch=4)
     first, seen = float(kept.s), []
     for round in range(1, 9):
-        sample = kept.method.samples(kept.everyone, Draws(0, round)).x
+        sample = kept.algorithm.samples(kept.clients, Draws(0, round)).x
         seen.append(float(sample.mean()))
         assert float(kept.go().s) == pytest.approx(np.mean([first, *seen]), rel=1e-12)
         assert float(gone.go().s) == pytest.approx(np.mean(seen), rel=1e-12)
@@ -233,17 +243,11 @@ def test_a_dictionary_improves_every_round_with_whole_shards():
     theta = rng.normal(size=(8, 5))
     parts = [theta @ (rng.normal(size=(5, 30)) * (rng.random((5, 30)) < 0.4)) for _ in range(4)]
     surrogate = {"name": "dictionary", "n_atoms": 5, "code_penalty": 0.1, "atom_penalty": 0.2}
-    run = Run(FedMM, data_of([p.T for p in parts]), surrogate, **CONSTANT)
+    run = Run("fedmm", data_of([p.T for p in parts]), surrogate, **CONSTANT)
     values = [run.objective()]
     for _ in range(15):
         values.append(run.go().objective())
     assert (np.diff(values) <= 1e-7).all() and values[-1] < values[0]
-
-
-def factorised(parts, **options):
-    everyone, description = data_of(parts)
-    solver = LocalSolver(none(description), LocalOptions(), 1, 1, torch.device("cpu"))
-    return everyone, FedMGS(none(description), solver, n_atoms=3, **options)
 
 
 def factors(n=4, m=12, p=6, seed=0):
@@ -253,10 +257,8 @@ def factors(n=4, m=12, p=6, seed=0):
 
 
 def test_factorisation_to_the_end_of_each_step_is_fedmm_with_ridge_codes():
-    parts = factors()
-    everyone, method = factorised(parts, code_steps=4000, atom_steps=4000)
-    server, active = Server(everyone.federation, 0), np.ones(4, bool)
-    state = method.init(everyone, server, Draws(0, 0), torch.float64)
+    data = data_of(factors())
+    factorised = Run("fedmgs", data, n_atoms=3, code_steps=4000, atom_steps=4000)
     surrogate = {
         "name": "dictionary",
         "n_atoms": 3,
@@ -264,49 +266,28 @@ def test_factorisation_to_the_end_of_each_step_is_fedmm_with_ridge_codes():
         "code_penalty": 0.1,
         "atom_penalty": 0.2,
     }
-    run = Run(FedMM, data_of(parts), surrogate, **CONSTANT)
-    run.start_from(run.method.surrogate.surrogate_of(state.atoms.flatten()))
-    for k in range(1, 6):
-        state = method.round(state, everyone, server.at(k, active), Draws(0, k))
+    run = Run("fedmm", data, surrogate, **CONSTANT)
+    run.begin(run.surrogate.surrogate_of(factorised.state.atoms.flatten()))
+    for _ in range(5):
+        factorised.go()
         run.go()
-        assert torch.allclose(state.atoms.flatten(), run.theta, atol=1e-8)
-    measured = method.measure(state, everyone, server, Draws(0, 5))["objective"]
-    assert measured >= run.objective() - 1e-9
+        assert torch.allclose(factorised.state.atoms.flatten(), run.theta, atol=1e-8)
+    assert factorised.objective() >= run.objective() - 1e-9
 
 
 @pytest.mark.parametrize("codes", ["ridge", "nonnegative", "one_hot"])
 def test_factorisation_decreases_its_objective_when_all_send(codes):
-    everyone, method = factorised(factors(), codes=codes)
-    server, active = Server(everyone.federation, 0), np.ones(4, bool)
-    state = method.init(everyone, server, Draws(0, 0), torch.float64)
-    values = []
-    for k in range(1, 30):
-        state = method.round(state, everyone, server.at(k, active), Draws(0, k))
-        values.append(method.measure(state, everyone, server, Draws(0, k))["objective"])
+    run = Run("fedmgs", data_of(factors()), n_atoms=3, codes=codes)
+    values = [run.go().objective() for _ in range(29)]
     assert (np.diff(values) <= 1e-10).all() and values[-1] < 0.9 * values[0]
 
 
 def test_who_does_not_send_keeps_its_last_statistics_at_the_server():
-    everyone, method = factorised(factors(), senders=1)
-    server, active = Server(everyone.federation, 0), np.ones(4, bool)
-    state = method.init(everyone, server, Draws(0, 0), torch.float64)
+    run = Run("fedmgs", data_of(factors()), n_atoms=3, senders=1)
     for k in range(1, 8):
-        before = state
-        state = method.round(state, everyone, server.at(k, active), Draws(0, k))
+        before = run.state
+        state = run.go().state
         changed = (state.sent != before.sent).flatten(1).any(1)
         assert int(changed.sum()) == (4 if k == 1 else 1)
         assert torch.allclose(state.total, state.sent.mean(0), atol=1e-14)
-    assert server.ledger.up_bits == (4 + 6) * (3 + 6) * 3 * 64
-
-
-@pytest.mark.parametrize("task", ["classification", "regression", "multi_label", "unlabelled"])
-@pytest.mark.parametrize("with_target", [True, False])
-def test_a_sample_is_described_with_as_many_columns_as_it_has(make_clients, task, with_target):
-    clients, description = make_clients([4, 6], (2, 3), n_classes=3)
-    train = clients.shards.train
-    width = {"classification": None, "unlabelled": 0}.get(task, 3)
-    y = train.y if width is None else torch.zeros(10, width)
-    found = inputs_of(replace(train, y=y), with_target)
-    assert found.shape[1:] == sample_of(replace(description, task=task), with_target).input_shape
-    assert found[:, :6].equal(train.x.flatten(1))
-    assert not (with_target and width is None) or found[:, 6].equal(y.double())
+    assert run.exchange.ledger.up_bits == (4 + 6) * (3 + 6) * 3 * 64

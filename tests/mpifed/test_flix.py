@@ -1,24 +1,39 @@
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 
 import numpy as np
 import pytest
 import scipy.optimize
-import scipy.special
 import torch
-from convex import ANISOTROPIC, ISOTROPIC, Run, logistic, quadratics, random_quadratics
+from convex import (
+    ANISOTROPIC,
+    ISOTROPIC,
+    Problem,
+    Run,
+    logistic,
+    quadratics,
+    random_quadratics,
+)
+from numpy_flix import (
+    Constants,
+    Risk,
+    largest_distance,
+    quadratic_risk,
+    risk_of,
+    spread,
+    variance,
+)
 
-from mpifed.algorithms.flix import theorems as theory
-from mpifed.algorithms.flix.flix import Dcgd, Diana, Flix
-from mpifed.algorithms.flix.objective import weighted_mean
-from mpifed.federation.clients import Draws, participants
-from mpifed.local import linear_objective
-from mpifed.local.linear_objective import hessian, objective_of, smoothness
-from mpifed.local.objective import Regulariser
-from mpifed.models.linear import linear
+from mpifed.model import (
+    Objectives,
+    Regulariser,
+    SparseObjective,
+    StackedObjective,
+    hessian,
+    smoothness,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,32 +47,31 @@ from mpifed.models.linear import linear
 def test_isotropic_quadratics_are_solved_by_the_one_shot_average(
     alpha, minimiser, curvature, least, deployed
 ):
-    run = Run(Flix, quadratics(*ISOTROPIC), flix_alpha=alpha).go()
+    run = Run("flix", quadratics(*ISOTROPIC), flix_alpha=alpha).go()
     assert run.x == pytest.approx([minimiser], rel=1e-9)
     assert float(run.flix.step) == pytest.approx(1 / curvature, rel=1e-9)
-    assert run.measured()["objective"] == pytest.approx(least, rel=1e-8)
+    assert run.metrics["objective"] == pytest.approx(least, rel=1e-8)
     assert float(run.flix.least) == pytest.approx(least, rel=1e-8)
-    served = run.method.deploy(run.state, run.clients, Draws(0, 1)).parameters[:, 0, 0]
-    assert served.tolist() == pytest.approx(deployed, rel=1e-8)
-    assert run.server.ledger.up_floats == 2 * (1 + 1)
+    assert run.models()[:, 0] == pytest.approx(deployed, rel=1e-8)
+    assert run.exchange.ledger.up_floats == 2 * (1 + 1)
 
 
 def test_anisotropic_quadratics_follow_theorem_two():
-    run = Run(Flix, quadratics(*ANISOTROPIC), flix_alpha=0.5).go()
+    run = Run("flix", quadratics(*ANISOTROPIC), flix_alpha=0.5).go()
     assert run.x == pytest.approx([0.571428571, 0.857142857], abs=1e-8)
     assert float(run.flix.least) == pytest.approx(0.246875, rel=1e-9)
     assert run.flix.reference.tolist() == pytest.approx([0.25, 0.4], abs=1e-9)
-    gaps = [run.measured()["objective_gap"]]
+    gaps = [run.metrics["objective_gap"]]
     for _ in range(3):
         gaps.append(run.go().measured()["objective_gap"])
     assert gaps == pytest.approx([0.091135204, 0.0100752, 0.0013066, 0.0001956], abs=5e-8)
     assert run.flix.smoothness.tolist() == pytest.approx([4, 3], rel=1e-9)
     optima, smooth = run.flix.optima.numpy(), run.flix.smoothness.numpy()
-    assert theory.largest_distance(optima) == pytest.approx(5, rel=1e-9)
-    spread = theory.spread(optima, smooth)
-    assert spread == pytest.approx(1.224489796, rel=1e-8)
+    assert largest_distance(optima) == pytest.approx(5, rel=1e-9)
+    apart = spread(optima, smooth)
+    assert apart == pytest.approx(1.224489796, rel=1e-8)
     # Theorem 1's bound on the first gap, and Theorem 2's rate.
-    assert gaps[0] < 0.5**2 * 3.5 * spread / 2 == pytest.approx(0.535714, rel=1e-6)
+    assert gaps[0] < 0.5**2 * 3.5 * apart / 2 == pytest.approx(0.535714, rel=1e-6)
     rate = 1 - float(run.flix.step) * 0.5**2
     assert rate == pytest.approx(0.7142857, rel=1e-6)
     assert all(later <= rate * gap for gap, later in itertools.pairwise(gaps))
@@ -66,10 +80,9 @@ def test_anisotropic_quadratics_follow_theorem_two():
 @pytest.mark.parametrize("data", [logistic(n=2), random_quadratics(n=2, d=5)])
 @pytest.mark.parametrize("kind", ["l2", "nonconvex"])
 def test_the_hessian_is_the_difference_of_gradients_and_these_of_values(data, kind):
-    clients, description = data
-    model = linear(description, bias=False, loss="auto")
-    term = Regulariser(kind, 0.7)
-    risk = objective_of(model, clients, term)
+    run, term = Run("local", data), Regulariser(kind, 0.7)
+    clients, model = run.clients, run.model
+    risk = Objectives(model, term)(clients)
     x = torch.from_numpy(np.random.default_rng(3).normal(size=(2, 5)))
     steps = 1e-5 * torch.eye(5, dtype=torch.float64)
     slopes = [(risk.losses(x + e) - risk.losses(x - e)) / 2e-5 for e in steps]
@@ -81,26 +94,18 @@ def test_the_hessian_is_the_difference_of_gradients_and_these_of_values(data, ki
     assert term.smoothness == pytest.approx(float(steepest))
 
 
-def test_the_smoothness_of_many_features_is_the_largest_eigenvalue(monkeypatch):
-    clients, description = random_quadratics(n=3, d=6)
-    model = linear(description, bias=False, loss="half_squared")
-    samples = clients.shards.train.x.reshape(3, 6, 6)
-    expected = torch.linalg.eigvalsh(samples.mT @ samples / 6)[:, -1]
-    monkeypatch.setattr(linear_objective, "EIGENVALUES_UP_TO", 5)  # found by Lanczos's method
-    assert torch.allclose(smoothness(model, clients, Regulariser()), expected, rtol=1e-9)
+def test_the_smoothness_of_many_features_is_the_largest_eigenvalue():
+    """Of so many it is found by Lanczos's method."""
+    x = np.random.default_rng(0).normal(size=(6, 2500))
+    run = Run("local", Problem([(x, np.ones(6)), (x[:2], np.ones(2))]))
+    expected = [np.linalg.norm(part, 2) ** 2 / len(part) for part in (x, x[:2])]
+    found = smoothness(run.model, run.clients, Regulariser())
+    assert found.numpy() == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_published_smoothness_has_a_quarter_of_l2_over_the_samples():
-    run = Run(Flix, quadratics(*ANISOTROPIC), l2=0.8, smoothness="published_code")
+    run = Run("flix", quadratics(*ANISOTROPIC), l2=0.8, smoothness="published_code")
     assert run.flix.smoothness.tolist() == pytest.approx([4 + 0.8 / 8, 3 + 0.8 / 8], rel=1e-9)
-
-
-def test_a_mean_by_masses_is_that_of_rows_of_any_sign():
-    clients, _ = quadratics(*ANISOTROPIC)
-    rows = torch.tensor([[1.0, -2.0], [3.0, -4.0]], dtype=torch.float64)
-    masses = torch.tensor([1.0, 3.0], dtype=torch.float64)
-    assert weighted_mean(rows, masses, clients).tolist() == [2.5, -3.5]
-    assert weighted_mean(rows, 0 * masses, clients).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -117,7 +122,7 @@ def test_random_quadratics_have_the_minimum_in_closed_form(seed):
     data = quadratics(matrices, list(centres))
     least = {}
     for alpha in (0.2, 0.4, 1.0, list(draw.uniform(0.1, 1, 6))):
-        run = Run(Flix, data, flix_alpha=alpha, reference="newton")
+        run = Run("flix", data, flix_alpha=alpha, reference="newton")
         expected = solved(np.broadcast_to(alpha, 6))
         assert run.flix.reference.numpy() == pytest.approx(expected, rel=1e-8, abs=1e-9)
         if isinstance(alpha, float):
@@ -127,76 +132,24 @@ def test_random_quadratics_have_the_minimum_in_closed_form(seed):
         assert least[alpha] == pytest.approx(alpha**2 * least[1.0], rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", [Dcgd, Diana])
+@pytest.mark.parametrize("kind", ["dcgd", "diana"])
 def test_one_client_with_whole_messages_is_gradient_descent(kind):
     data, options = random_quadratics(n=1, d=5), {"flix_alpha": 0.6, "start": "ones", "step": 0.1}
-    whole, same = Run(Flix, data, **options), Run(kind, data, **options)
+    whole, same = Run("flix", data, **options), Run(kind, data, **options)
     for _ in range(10):
         assert same.go().x == pytest.approx(whole.go().x, abs=1e-12)
 
 
-def test_the_budget_rules_of_theorem_two():
-    c = theory.constants(np.full(2, 0.5), np.array([4.0, 3.0]), 1.0)
-    variance, accuracy = 1.224489796, 1e-3
-    assert theory.one_shot_alpha(c, variance, accuracy) == pytest.approx(0.0216024690, rel=1e-8)
-    wanted = {0.0: 0, 0.5: 20, 1.0: 24, 0.02160: 1}
-    for alpha, rounds in wanted.items():
-        assert theory.communications(c, variance, accuracy, alpha) == rounds
-    for rounds in range(1, 24):
-        most = theory.affordable_alpha(c, variance, accuracy, rounds)
-        assert theory.communications(c, variance, accuracy, most * (1 - 1e-9)) <= rounds
-        if most < 1:
-            assert theory.communications(c, variance, accuracy, most * (1 + 1e-6)) == rounds + 1
-    assert theory.affordable_alpha(c, variance, accuracy, 0) == 0
-
-
-@pytest.mark.parametrize("smooth", [1.0, 1 - 2**-53])
-def test_where_mu_is_l_one_step_finds_the_minimiser(smooth):
-    """Also where rounding makes L the smaller."""
-    c = theory.constants(np.full(2, 0.5), np.full(2, smooth), 1.0)
-    variance, accuracy = 1.0, 1e-6
-    first = theory.one_shot_alpha(c, variance, accuracy)
-    assert [theory.affordable_alpha(c, variance, accuracy, r) for r in (0, 1, 2, 9)] == [
-        0,
-        first,
-        1,
-        1,
-    ]
-    assert theory.communications(c, variance, accuracy, first) == 1
-    assert theory.communications(c, variance, accuracy, 1.0) == 2
-
-
-def test_any_number_of_rounds_affords_at_most_one():
-    c = theory.constants(np.full(2, 0.5), np.full(2, 1.0), 0.999)
-    found = [theory.affordable_alpha(c, 1.0, 1e-6, rounds) for rounds in (1, 2, 5, 10_000, 10**20)]
-    assert found == sorted(found) and found[-3:] == [1.0] * 3
-
-
 @pytest.mark.parametrize("alpha", [0.3, [0.1, 0.4, 1.0, 0.0, 0.7, 0.5]])
 def test_the_gradient_is_the_derivative_of_the_objective(alpha):
-    run = Run(Flix, logistic(), flix_alpha=alpha, l2=0.1)
-    clients, x = run.clients, torch.from_numpy(np.random.default_rng(3).normal(size=5))
-    g = run.method.objective.gradients(run.flix.optima, x, clients, Draws(0, 1)).mean(0)
-    objective = objective_of(run.model, clients, Regulariser("l2", 0.1))
-
-    def value(w):
-        points = run.method.objective.mixed(run.flix.optima, torch.from_numpy(w), clients)
-        return float(objective.losses(points).mean())
-
-    numeric = scipy.optimize.approx_fprime(x.numpy(), value, 1e-6)
-    assert g.numpy() == pytest.approx(numeric, abs=1e-6)
-
-
-def risk_of(x, y, w, l2=0.1):
-    """The regularised logistic risk at w in numpy alone: value, gradient and Hessian."""
-    signs = 2.0 * y - 1
-    margins = signs * (x @ w)
-    wrong = scipy.special.expit(-margins)
-    return (
-        np.logaddexp(0, -margins).mean() + l2 / 2 * w @ w,
-        l2 * w - (x * (signs * wrong)[:, None]).mean(0),
-        l2 * np.eye(len(w)) + (x * (wrong * (1 - wrong))[:, None]).T @ x / len(x),
-    )
+    run = Run("flix", logistic(), flix_alpha=alpha, l2=0.1, start="ones")
+    x = np.random.default_rng(3).normal(size=5)
+    value = Risk(run, logistic(), alpha, 0.1).value
+    run.start_from(model=x[None])
+    assert run.measured()["objective"] == pytest.approx(value(x), rel=1e-12)
+    step = float(run.flix.step)
+    numeric = scipy.optimize.approx_fprime(x, value, 1e-6)
+    assert (x - run.go().x) / step == pytest.approx(numeric, abs=1e-6)
 
 
 def root_of(risk, d=5):
@@ -209,10 +162,8 @@ def root_of(risk, d=5):
 @pytest.mark.parametrize("alpha", [1.0, 0.4, [0.1, 0.4, 1.0, 0.0, 0.7, 0.5]], ids=str)
 def test_minimisers_are_those_of_scipy(alpha, reference):
     data, exact = logistic(), {"local_tolerance": 1e-15, "l2": 0.1}
-    run = Run(Flix, data, flix_alpha=alpha, reference=reference, **exact)
-    train = data[0].shards.train
-    x, y = train.x.numpy(), train.y.numpy()
-    shards = [(x[a:b], y[a:b]) for a, b in itertools.pairwise(train.offsets)]
+    run = Run("flix", data, flix_alpha=alpha, reference=reference, **exact)
+    shards = data.samples
     own = np.array([root_of(functools.partial(risk_of, *shard)) for shard in shards])
     assert run.flix.optima.numpy() == pytest.approx(own, abs=1e-13)
     for shard, found in zip(shards, run.flix.optima.numpy(), strict=True):
@@ -237,38 +188,37 @@ def test_minimisers_are_those_of_scikit_learn():
     from sklearn.linear_model import LogisticRegression
 
     data = logistic()
-    run = Run(Flix, data, flix_alpha=1.0, l2=0.1, local_tolerance=1e-15)
-    train = data[0].shards.train
-    x, y = train.x.numpy(), train.y.numpy()
+    run = Run("flix", data, flix_alpha=1.0, l2=0.1, local_tolerance=1e-15)
+    x, y = (np.concatenate(each) for each in zip(*data.samples, strict=True))
 
     def fitted(x, y):
         options = {"fit_intercept": False, "solver": "newton-cholesky", "tol": 1e-14}
         return LogisticRegression(C=1 / (0.1 * len(y)), **options).fit(x, y).coef_[0]
 
     assert run.flix.reference.numpy() == pytest.approx(fitted(x, y), abs=1e-14)
-    for i, (a, b) in enumerate(itertools.pairwise(train.offsets)):
-        assert run.flix.optima[i].numpy() == pytest.approx(fitted(x[a:b], y[a:b]), abs=1e-13)
+    for found, sample in zip(run.flix.optima.numpy(), data.samples, strict=True):
+        assert found == pytest.approx(fitted(*sample), abs=1e-13)
 
 
 @pytest.mark.parametrize("solver", ["gd", "lbfgs", "newton"])
 def test_every_solver_finds_the_local_optima(solver):
-    run = Run(Flix, logistic(), l2=0.1, local_solver=solver, local_tolerance=1e-8)
-    exact = Run(Flix, logistic(), l2=0.1)
+    run = Run("flix", logistic(), l2=0.1, local_solver=solver, local_tolerance=1e-8)
+    exact = Run("flix", logistic(), l2=0.1)
     assert torch.allclose(run.flix.optima, exact.flix.optima, atol=1e-6)
     assert float(run.flix.gradient_norm.max()) < (1e-8 if solver == "gd" else 1e-6)
 
 
-@pytest.mark.parametrize("kind", [Dcgd, Diana])
+@pytest.mark.parametrize("kind", ["dcgd", "diana"])
 def test_without_compression_every_method_is_gradient_descent(kind):
     step = {"step": 0.7, "flix_alpha": 0.6, "l2": 0.1}
-    plain = Run(Flix, logistic(), **step).go(30)
+    plain = Run("flix", logistic(), **step).go(30)
     for compression in (None, ("rand_k", {"k": 5})):
         other = Run(kind, logistic(), compression, **step).go(30)
         assert other.x == pytest.approx(plain.x, rel=1e-12, abs=1e-12)
 
 
 def test_dianas_memory_is_the_mean_of_its_clients():
-    run = Run(Diana, logistic(), ("rand_k", {"k": 2}), flix_alpha=0.6, l2=0.1)
+    run = Run("diana", logistic(), ("rand_k", {"k": 2}), flix_alpha=0.6, l2=0.1)
     for _ in range(20):
         run.go()
         assert torch.allclose(run.state.memories.mean(0), run.state.memory, atol=1e-15)
@@ -277,44 +227,43 @@ def test_dianas_memory_is_the_mean_of_its_clients():
 def test_dianas_memories_begin_with_the_gradients_of_those_who_take_part():
     data = logistic(participation=0.5)
     options = {"flix_alpha": 0.6, "l2": 0.1, "start": "ones", "memory_start": "gradients"}
-    run = Run(Diana, data, ("rand_k", {"k": 2}), **options)
-    x = run.flix.model[0].clone()
-    there = participants(run.clients.federation, 0.5, 0, 1)
-    assert there.sum() == 3
-    gradients = run.method.objective.gradients(run.flix.optima, x, run.clients, Draws(0, 1))
+    run = Run("diana", data, ("rand_k", {"k": 2}), **options)
+    there = run.participants
+    assert len(there) == 3
+    gradients = Risk(run, data, 0.6, 0.1).gradients(run.x)
     run.go()
-    expected = torch.where(torch.from_numpy(there)[:, None], gradients, 0.0)
-    assert torch.allclose(run.state.memories, expected, atol=1e-15)
-    assert torch.allclose(run.state.memory, expected.mean(0), atol=1e-15)
+    expected = np.zeros_like(gradients)
+    expected[there] = gradients[there]
+    assert run.state.memories.numpy() == pytest.approx(expected, abs=1e-15)
+    assert run.state.memory.numpy() == pytest.approx(expected.mean(0), abs=1e-15)
 
 
 def test_diana_has_no_floor():
     # The model has no regulariser: its strong convexity comes from the data, so a step by hand.
-    c = theory.constants(np.full(10, 0.6), np.full(10, 5.0), 1.0, omega=4.0, beta=0.2)
-    options = {"flix_alpha": 0.6, "start": "ones", "step": theory.diana_step(c, "strongly_convex")}
-    diana = Run(Diana, random_quadratics(), ("rand_k", {"k": 4}), **options).go(1500)
+    c = Constants(0.6, np.full(10, 5.0), 1.0, omega=4.0, beta=0.2)
+    options = {"flix_alpha": 0.6, "start": "ones", "step": c.diana_step}
+    data = random_quadratics()
+    diana = Run("diana", data, ("rand_k", {"k": 4}), **options).go(1500)
     away = float(((diana.x - diana.flix.reference.numpy()) ** 2).sum())
     assert away < 1e-24
-    still = diana.method.objective.gradients(
-        diana.flix.optima, diana.flix.reference, diana.clients, Draws(0, 1)
-    )
-    assert float((diana.state.memories - still).square().sum(1).mean()) < 1e-24
+    still = Risk(diana, data, 0.6, risk=quadratic_risk).gradients(diana.flix.reference.numpy())
+    assert np.square(diana.state.memories.numpy() - still).sum(1).mean() < 1e-24
 
 
 def test_the_lyapunov_function_falls_as_theorem_four_says():
     data, compression = random_quadratics(n=8, d=6), ("rand_k", {"k": 2})
-    c = theory.constants(np.full(8, 0.5), np.full(8, 5.0), 1.0, omega=2.0, beta=1 / 3)
-    step = theory.diana_step(c, "strongly_convex")
-    rate, rounds, values = theory.diana_rate(c, step), 40, []
+    c = Constants(0.5, np.full(8, 5.0), 1.0, omega=2.0, beta=1 / 3)
+    step, rounds, values = c.diana_step, 40, []
+    rate = c.diana_rate(step)
     for seed in range(20):
-        run = Run(Diana, data, compression, seed=seed, flix_alpha=0.5, start="ones", step=step)
+        run = Run("diana", data, compression, seed=seed, flix_alpha=0.5, start="ones", step=step)
         reference = run.flix.reference
-        h = run.method.objective.gradients(run.flix.optima, reference, run.clients, Draws(0, 1))
+        h = torch.from_numpy(Risk(run, data, 0.5, risk=quadratic_risk).gradients(reference.numpy()))
 
         def lyapunov(run=run, reference=reference, h=h):
             away = float((run.flix.model[0] - reference).square().sum())
             sigma = float((2.0 * (run.state.memories - h).square().sum(1)).mean())
-            return away + 4 * step**2 / (8 * c.rho) * sigma
+            return away + 4 * step**2 / (8 * c.beta) * sigma
 
         start = lyapunov()
         run.go(rounds)
@@ -322,29 +271,17 @@ def test_the_lyapunov_function_falls_as_theorem_four_says():
     assert np.mean(values) <= rate**rounds * start
 
 
-def test_equal_alphas_give_the_step_of_the_corollaries():
-    smooth, omega, alpha = np.array([1.0, 2.0, 6.0]), 3.0, 0.5
-    c = theory.constants(np.full(3, alpha), smooth, 0.1, omega, 1 / (1 + omega))
-    expected = 1 / (alpha**2 * (3.0 + 6 * omega * 6.0 / 3))
-    assert theory.diana_step(c, "strongly_convex") == pytest.approx(expected, rel=1e-14)
-    assert theory.diana_step(c, "convex") == pytest.approx(expected / 4, rel=1e-14)
-    expected = 1 / (alpha**2 * (3.0 + 2 * omega * 6.0 / 3))
-    assert theory.dcgd_step(c, "strongly_convex") == pytest.approx(expected, rel=1e-14)
-
-
 def test_the_ledger_counts_what_the_paper_plots():
-    run = Run(Diana, logistic(), ("rand_k", {"k": 2}), l2=0.1).go(11)
+    run = Run("diana", logistic(), ("rand_k", {"k": 2}), l2=0.1).go(11)
     # The average of the first round sends d + 1 numbers, the ten others k.
-    assert run.server.ledger.up_floats == 6 * (5 + 1) + 6 * 2 * 10
-    assert run.server.ledger.up_bits == 64 * run.server.ledger.up_floats
+    assert run.exchange.ledger.up_floats == 6 * (5 + 1) + 6 * 2 * 10
+    assert run.exchange.ledger.up_bits == 64 * run.exchange.ledger.up_floats
 
 
 def test_smoothness_is_the_largest_eigenvalue_of_the_hessian_bound():
-    clients, description = logistic()
-    found = smoothness(linear(description, bias=False), clients, Regulariser("l2", 0.1))
-    train = clients.shards.train
-    for i, (a, b) in enumerate(itertools.pairwise(train.offsets)):
-        x = train.x[a:b].numpy()
+    run = Run("local", logistic())
+    found = smoothness(run.model, run.clients, Regulariser("l2", 0.1))
+    for i, (x, _) in enumerate(logistic().samples):
         expected = np.linalg.eigvalsh(x.T @ x)[-1] / (4 * len(x)) + 0.1
         assert float(found[i]) == pytest.approx(expected, rel=1e-8)
 
@@ -352,56 +289,45 @@ def test_smoothness_is_the_largest_eigenvalue_of_the_hessian_bound():
 @pytest.mark.parametrize("alpha", [0.2, 0.7, 1.0])
 def test_the_variance_of_what_is_deployed(alpha):
     """Proposition 3: Var(T_i(x)) = (1 - alpha)^2 Var(x_i) for any x."""
-    run = Run(Flix, logistic(), flix_alpha=alpha, l2=0.1)
-    x = torch.from_numpy(np.random.default_rng(5).normal(size=5))
-    served, optima = run.method.objective.mixed(run.flix.optima, x, run.clients), run.flix.optima
-
-    def variance(rows):
-        return float((rows - rows.mean(0)).square().sum(1).mean())
-
-    assert variance(served) == pytest.approx((1 - alpha) ** 2 * variance(optima), abs=1e-14)
+    run = Run("flix", logistic(), flix_alpha=alpha, l2=0.1)
+    run.start_from(model=np.random.default_rng(5).normal(size=(1, 5)))
+    expected = (1 - alpha) ** 2 * variance(run.flix.optima.numpy())
+    assert variance(run.models()) == pytest.approx(expected, abs=1e-14)
 
 
 def test_sparse_and_dense_ways_agree():
-    clients, description = logistic()
     for bias in (False, True):
-        model = linear(description, bias=bias)
-        w = torch.from_numpy(np.random.default_rng(0).normal(size=(6, model.n_parameters)))
-        ways = [
-            objective_of(model, clients, Regulariser("l2", 0.3), sparse=s) for s in (False, True)
-        ]
+        run = Run("local", logistic(), model={"name": "linear", "bias": bias})
+        w = torch.from_numpy(np.random.default_rng(0).normal(size=(6, run.model.n_parameters)))
+        arguments = run.model, run.clients, Regulariser("l2", 0.3), run.clients.shards.train
+        ways = [kind(*arguments) for kind in (StackedObjective, SparseObjective)]
         assert torch.allclose(ways[0].losses(w), ways[1].losses(w), atol=1e-14)
         assert torch.allclose(ways[0].gradients(w), ways[1].gradients(w), atol=1e-14)
 
 
 def test_each_client_has_the_way_that_fits_its_own_samples():
-    def first_empty(x, y):
-        return torch.cat([0 * x[:40], x[40:]]), y  # of 40 samples a client
-
-    (clients, description), way = shifted(logistic(), first_empty), Regulariser("l2", 0.3)
-    model = linear(description)
-    mixed, dense = (objective_of(model, clients, way, sparse=s) for s in (None, False))
-    assert [members.tolist() for members, _ in mixed.parts] == [[0], [1, 2, 3, 4, 5]]
-    w = torch.ones(6, model.n_parameters, dtype=torch.float64)
+    """The first client's inputs are empty."""
+    problem = logistic()
+    problem.samples[0] = 0 * problem.samples[0][0], problem.samples[0][1]
+    run, way = Run("local", problem, model="linear"), Regulariser("l2", 0.3)
+    mixed = Objectives(run.model, way)(run.clients)
+    dense = StackedObjective(run.model, run.clients, way, run.clients.shards.train)
+    w = torch.ones(6, run.model.n_parameters, dtype=torch.float64)
+    assert torch.allclose(mixed.losses(w), dense.losses(w), atol=1e-14)
     assert torch.allclose(mixed.gradients(w), dense.gradients(w), atol=1e-14)
 
 
 def shifted(data, change):
     """The same clients with ``change`` of inputs and labels."""
-    clients, description = data
-    train = clients.shards.train
-    x, y = change(train.x, train.y)
-    split = dataclasses.replace(train, x=x, y=y)
-    shards = dataclasses.replace(clients.shards, train=split)
-    return dataclasses.replace(clients, shards=shards), description
+    return Problem([change(x, y) for x, y in data.samples], data.model)
 
 
 def split_by_a_plane(x, y):
-    return x, (x[:, 0] > 0).long()
+    return x, (x[:, 0] > 0).astype(int)
 
 
 def with_a_column_twice(x, y):
-    return torch.cat([x[:, :-1], x[:, :1]], 1), y
+    return np.hstack([x[:, :-1], x[:, :1]]), y
 
 
 @pytest.mark.parametrize("reference", ["newton", "lbfgs", "none"])
@@ -418,7 +344,7 @@ def with_a_column_twice(x, y):
 )
 def test_distances_are_from_a_minimiser_or_not_measured(reference, change, l2, unique):
     options = {"l2": l2, "local_solver": "gd", "local_tolerance": 1e-2, "reference": reference}
-    run = Run(Flix, shifted(logistic(), change), flix_alpha=0.3, **options)
+    run = Run("flix", shifted(logistic(), change), flix_alpha=0.3, **options)
     found = run.go(2).measured()
     assert ("objective_gap" in found) == (reference != "none")
     # L-BFGS has no Hessians to see by that there is one minimiser.

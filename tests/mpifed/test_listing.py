@@ -9,8 +9,7 @@ import re
 import pytest
 from commands import call, checked_refusal
 
-from mpifed.method import find
-from mpifed.testing import names
+from mpifed.testing import find_item, names
 from topologies import FAMILIES, SCHEDULES, WEIGHTS
 
 LISTS = {
@@ -58,7 +57,7 @@ def test_what_the_table_of_algorithms_says_is_what_is_refused(name, tmp_path, ca
     (record,) = [record for record in records if record["kind"] == "algorithm"]
     assert allowed() == ("server" in record["exchanges"])
     assert allowed(exchange="gossip") == ("gossip" in record["exchanges"])
-    if not find("algorithm", name).communicates:
+    if not find_item("algorithm", name).communicates:
         return
     assert allowed(compression="rand_k") == (record["compressors"] != "none")
     assert allowed(compression="top_k") == (record["compressors"] == "any")
@@ -90,7 +89,7 @@ def test_the_options_of_a_component_are_listed_and_explained(kind, name, capfd):
 
 @pytest.mark.parametrize(("kind", "name"), [case for case in COMPONENTS if case[0] in LISTS])
 def test_nothing_is_explained_that_a_component_does_not_take(kind, name):
-    component = find(kind, name)
+    component = find_item(kind, name)
     parts = inspect.getmro(component)[:-1] if inspect.isclass(component) else [component]
     taken = {parameter for part in parts for parameter in inspect.signature(part).parameters}
     text = inspect.getdoc(component) or ""

@@ -363,8 +363,8 @@ def test_the_number_of_ranks_changes_nothing(name, tmp_path):
 
 
 OWN = """
-from mpifed.method import find
-class Own(find("data", "digits")):
+from mpifed.testing import find_item
+class Own(find_item("data", "digits")):
     pass
 """
 

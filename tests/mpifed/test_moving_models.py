@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from engine_runs import engine_of, prepared
 from gossip_exchange import Descent, exchange_of
 from on_ranks import same_after_a_resume, unlike_one_rank
 from quadratics import SEED, N, gradients
-from test_algorithms import engine_of, prepared
 
 from mpifed.errors import InputError
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from convex import Run, random_labels
 from on_ranks import SMALL, unlike_one_rank_though_resumed
-from test_stepping import COUNTS, model_of, solver_of
 from torch import nn
 
 from mpifed.errors import InputError
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.optimizers import orthogonalised
-from mpifed.models.linear import linear
-from mpifed.models.mlp import mlp
+from mpifed.testing import run_rounds
 
+COUNTS = [37, 9, 20]
 LR, DECAY, B1, B2, STEPS = 0.05, 0.1, 0.9, 0.95, 3
 MUON = {"optimizer": "muon", "lr": LR, "weight_decay": DECAY, "beta2": B2, "batch_size": 64}
 
@@ -61,74 +59,49 @@ def reference(model, row, clients, client, hidden, steps):
     return module.state_dict()
 
 
-def mlp_of(description):
-    return mlp(description, hidden=[9, 6], activation="tanh")
-
-
+MLP = {"name": "mlp", "hidden": [9, 6], "activation": "tanh"}
 CASES = [
-    (mlp_of, (5,), {"1.weight", "3.weight"}),
-    (lambda description: model_of("cnn", {}, description), (8, 8), {"2.weight"}),
+    (MLP, (5,), {"1.weight", "3.weight"}),
+    ("network_modules:cnn", (8, 8), {"2.weight"}),
 ]
 
 
-@pytest.mark.parametrize(("build", "shape", "hidden"), CASES, ids=["mlp", "cnn"])
-def test_two_rounds_are_steps_of_the_authors_formula(make_clients, build, shape, hidden):
-    clients, description = make_clients(COUNTS, shape, 4)
-    model = build(description)
-    solver = solver_of(model, epochs=STEPS, **MUON)
-    start = torch.from_numpy(model.init(np.random.default_rng(0)))
-    rows, state = start.expand(3, 1, -1), solver.init(3, 1, torch.float64)
-    for round in (1, 2):
-        rows, state = solver(rows, state, clients, Draws(0, round))
-    for client in range(3):
-        expected = reference(model, start, clients, client, hidden, 2 * STEPS)
-        for name, found in model.module(rows[client, 0]).state_dict().items():
+@pytest.mark.parametrize(("model", "shape", "hidden"), CASES, ids=["mlp", "cnn"])
+def test_two_rounds_are_steps_of_the_authors_formula(model, shape, hidden):
+    problem = random_labels(COUNTS, shape, 4, model=model)
+    run = Run("local", problem, local={**MUON, "epochs": STEPS})
+    starts = [torch.from_numpy(row) for row in run.models()]
+    rows = run.go(2).models()
+    for client, start in enumerate(starts):
+        expected = reference(run.model, start, run.clients, client, hidden, 2 * STEPS)
+        for name, found in run.model.module(torch.from_numpy(rows[client])).state_dict().items():
             np.testing.assert_allclose(found, expected[name], rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("shape", [(8, 5), (5, 8), (6, 6)])
-def test_the_iteration_moves_singular_values_near_one(shape):
-    draw = np.random.default_rng(3)
-    u, _, v = np.linalg.svd(draw.normal(size=shape), full_matrices=False)
-    s = np.geomspace(0.02, 1, min(shape))
-    found = orthogonalised(torch.from_numpy(u * s @ v)).numpy()
-    moved = u.T @ found @ v.T
-    np.testing.assert_allclose(moved, np.diag(np.diag(moved)), atol=1e-9)
-    assert np.diag(moved).min() > 0.68 and np.diag(moved).max() < 1.14
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_client_has_the_same_bits_alone_and_among_others(dtype):
+    problem = random_labels(COUNTS, (5,), 4, model=MLP)
+    options = {"model": MLP, "local": {**MUON, "epochs": 2, "batch_size": 8}, "dtype": dtype}
+    together, alone = (
+        run_rounds("local", problem.samples, rounds=2, ranks=ranks, **options) for ranks in (1, 3)
+    )
+    assert together.digest == alone.digest
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_client_has_the_same_bits_alone_and_among_others(make_clients, dtype):
-    clients, description = make_clients(COUNTS, (5,), 4, dtype)
-    model = mlp_of(description)
-    solver = solver_of(model, epochs=2, **{**MUON, "batch_size": 8})
-    start = torch.from_numpy(model.init(np.random.default_rng(0))).to(dtype)
-
-    def trained(rows):
-        some = Clients(clients.federation, clients.shards, np.array(rows))
-        models = start.expand(len(rows), 2, -1)
-        return solver(models, solver.init(len(rows), 2, dtype), some, Draws(3, 1))[0]
-
-    together = trained([0, 1, 2])
-    for client in range(3):
-        assert torch.equal(trained([client])[0], together[client])
+@pytest.mark.parametrize("head", ["layers.0", "layers.2"])
+def test_what_is_masked_does_not_move(head):
+    """FedBABU leaves the head as it was."""
+    problem = random_labels(COUNTS, (5,), 4, model=MLP)
+    run = Run("fedbabu", problem, local=MUON, head=[head])
+    before = run.state
+    after = run.go(2).state
+    assert torch.equal(after.heads, before.heads)
+    assert (after.body != before.body).all()
 
 
-@pytest.mark.parametrize("mask", ["layers.0", "layers.2"])
-def test_what_is_masked_does_not_move(make_clients, mask):
-    clients, description = make_clients(COUNTS, (5,), 4)
-    model = mlp_of(description)
-    solver, part = solver_of(model, **MUON), model.mask([mask])
-    start = torch.from_numpy(model.init(np.random.default_rng(0))).expand(3, 1, -1)
-    found, state = solver(start, solver.init(3, 1, torch.float64), clients, Draws(0, 1), mask=part)
-    for old, new in ((start, found), (0 * start, state.first)):
-        assert torch.equal((old != new).any(0)[0], part)
-
-
-def test_a_model_without_hidden_matrices_is_refused(make_clients):
-    _, description = make_clients(COUNTS)
-    with pytest.raises(InputError, match="no matrix before its last layer; allowed: adamw"):
-        solver_of(linear(description), **MUON)
+def test_a_model_without_hidden_matrices_is_refused():
+    with pytest.raises(InputError, match="adamw"):
+        Run("local", random_labels(COUNTS), local=MUON)
 
 
 MULOCO = {

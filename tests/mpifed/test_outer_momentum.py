@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convex import Run, clients_of
-from gossip_exchange import Descent, exchange_of, matrix_of
+from convex import Descent, Run, gossip, problem_of, quadratics
 from numpy_mlp import BODY, HEAD, descended, present, regressions
-from personal_runs import COUNTS, gradient, mean, regression, taking_part
-from quadratics import D, N, gradients
+from personal_runs import COUNTS, gradient, mean, regression
+from quadratics import CENTRES, MATRICES, D, N, gradients
 
-from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.algorithms.global_model.streaming_diloco import StreamingDiLoCo
 from mpifed.errors import InputError
-from mpifed.exchange.server import Server
-from mpifed.exchange.server_optimizers import Nesterov
 
 ETA, RATE, BETA = 0.05, 0.7, 0.9
+DILOCO = {"server_optimizer": {"name": "nesterov", "lr": RATE, "beta": BETA}}
+QUADRATICS = quadratics(MATRICES, CENTRES)
+
+
+def descent(exchange, eta=ETA, x=None):
+    return Descent(QUADRATICS, exchange, eta, x)
 
 
 def adamw(x, kept, of, lr, decay, steps, betas=(0.9, 0.999), epsilon=1e-8):
@@ -37,14 +38,12 @@ def adamw(x, kept, of, lr, decay, steps, betas=(0.9, 0.999), epsilon=1e-8):
 def test_diloco_is_fedavg_with_adamw_inside_and_nesterov_outside():
     """Douillard et al. 2023, Algorithm 1; each worker keeps the state of its AdamW."""
     data, samples = regression()
-    server = Server(data[0].federation, 0)
-    server.optimizer = Nesterov(lr=RATE, beta=BETA)
     local = {"optimizer": "adamw", "lr": 0.02, "weight_decay": 0.1, "batch_size": 64, "epochs": 3}
-    run = Run(FedAvg, data, local=local, server=server)
+    run = Run("fedavg", data, local=local, keys=DILOCO)
     theta, outer = run.x.copy(), 0
     inner = [{"m": 0, "v": 0, "t": 0} for _ in COUNTS]
-    for round in range(1, 7):
-        here = taking_part(data, round)
+    for _ in range(6):
+        here = run.participants
         if len(here):
             moved = {
                 i: adamw(theta, inner[i], lambda x, i=i: gradient(samples[i], x), 0.02, 0.1, 3)
@@ -57,23 +56,19 @@ def test_diloco_is_fedavg_with_adamw_inside_and_nesterov_outside():
 
 
 def test_streaming_diloco_with_one_fragment_is_diloco():
-    data, _, model = regressions(participation=1.0)
-    server = Server(data[0].federation, 0)
-    server.optimizer = Nesterov(lr=RATE, beta=BETA)
+    data, _ = regressions(participation=1.0)
     local = {"optimizer": "adamw", "lr": 0.02, "batch_size": 3}
-    diloco = Run(FedAvg, data, model=model, local=local, server=server).go(12)
-    found = Run(StreamingDiLoCo, data, model=model, local=local, fragments=1).go(12)
+    diloco = Run("fedavg", data, local=local, keys=DILOCO).go(12)
+    found = Run("streaming_diloco", data, local=local, fragments=1).go(12)
     assert found.x == pytest.approx(diloco.x, rel=1e-12)
-    assert found.server.ledger == server.ledger
+    assert found.exchange.ledger == diloco.exchange.ledger
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3])
 def test_streaming_diloco_synchronises_layers_in_turns(share):
-    data, samples, model = regressions(participation=1.0)
-    run = Run(
-        StreamingDiLoCo, data, model=model, local={"lr": 0.3, "batch_size": 64}, own_share=share
-    )
-    weights, theta = present(data[0], 1)[1], run.x.copy()
+    data, samples = regressions(participation=1.0)
+    run = Run("streaming_diloco", data, local={"lr": 0.3, "batch_size": 64}, own_share=share)
+    weights, theta = present(run)[1], run.x.copy()
     own, m = np.tile(theta, (len(samples), 1)), np.zeros_like(theta)
     for t in range(6):
         part = (BODY, HEAD)[t % 2]
@@ -85,7 +80,7 @@ def test_streaming_diloco_synchronises_layers_in_turns(share):
         run.go()
         assert run.x == pytest.approx(theta, abs=1e-12)
         assert run.state.own[:, 0].numpy() == pytest.approx(own, abs=1e-12)
-    assert run.server.ledger.up_floats == 3 * len(samples) * len(theta)
+    assert run.exchange.ledger.up_floats == 3 * len(samples) * len(theta)
 
 
 def gasloc(w, own):
@@ -125,16 +120,16 @@ PAIRS = {"topology": "complete", "weights": None, "schedule": "random_matching"}
     ],
 )
 def test_it_is_the_recursion_of_its_paper(options, written, graph):
-    exchange = exchange_of(options, **graph)
-    run, paper = Descent(exchange, ETA), written(lambda k: matrix_of(exchange, k))
+    run = descent(gossip(options, **graph))
+    paper = written(run.mixing_matrix)
     for _ in range(25):
-        np.testing.assert_allclose(run.go(1), next(paper), rtol=1e-10, atol=1e-11)
+        np.testing.assert_allclose(run.rows(1), next(paper), rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize(("correction", "beta"), [("gasloc", BETA), ("noloco", 0.5)])
 def test_on_the_complete_graph_it_is_a_server_with_momentum(correction, beta):
     """GASLoC is DiLoCo; NoLoCo is FedAvg with momentum at the server."""
-    found = Descent(exchange_of(correction, "complete", "uniform"), ETA).go(20)
+    found = descent(gossip(correction, "complete", "uniform")).rows(20)
     x, m = np.zeros(D), 0
     for _ in range(20):
         delta = -ETA * gradients(np.tile(x, (N, 1))).mean(0)
@@ -145,13 +140,11 @@ def test_on_the_complete_graph_it_is_a_server_with_momentum(correction, beta):
 
 def test_gasloc_on_the_complete_graph_is_a_run_of_diloco():
     draw = np.random.default_rng(4)
-    data = clients_of(draw.normal(size=(N, 12, D)), draw.normal(size=(N, 12)))
-    server = Server(data[0].federation, 0)
-    server.optimizer = Nesterov(lr=RATE, beta=BETA)
+    data = problem_of(draw.normal(size=(N, 12, D)), draw.normal(size=(N, 12)))
     local = {"optimizer": "adamw", "lr": 0.01, "batch_size": 5, "epochs": 2}
-    diloco = Run(FedAvg, data, local=local, server=server).go(10).x
-    gossip = exchange_of("gasloc", "complete", "uniform")
-    found = Run(FedAvg, data, local=local, server=gossip).go(10).state.model
+    diloco = Run("fedavg", data, local=local, keys=DILOCO).go(10).x
+    exchange = gossip("gasloc", "complete", "uniform")
+    found = Run("fedavg", data, local=local, exchange=exchange).go(10).state.model
     np.testing.assert_allclose(found[:, 0], np.tile(diloco, (N, 1)), rtol=1e-9)
 
 
@@ -160,27 +153,26 @@ def test_momentum_speeds_up_gossip_as_its_characteristic_roots_say():
     start = np.random.default_rng(0).normal(size=(N, D))
     gaps = []
     for beta in (0.0, 0.4):
-        exchange = exchange_of({"name": "gasloc", "outer_momentum": beta})
-        values = np.linalg.eigvalsh(matrix_of(exchange))[:-1]
+        run = descent(gossip({"name": "gasloc", "outer_momentum": beta}), 1e-300, start)
+        values = np.linalg.eigvalsh(run.mixing_matrix())[:-1]
         rate = max(abs(np.roots([1, -e * (1 + beta), e * beta])).max() for e in values)
-        run = Descent(exchange, 0.0, x=start)
-        errors = [np.abs(run.go(1) - start.mean(0)).max() for _ in range(60)]
+        errors = [np.abs(run.rows(1) - start.mean(0)).max() for _ in range(60)]
         assert (errors[59] / errors[39]) ** (1 / 20) == pytest.approx(rate, rel=0.02)
         gaps.append(1 - rate)
     assert gaps[1] > 1.5 * gaps[0]
 
 
 def test_eigenvalues_with_which_the_momentum_diverges_are_refused():
-    with pytest.raises(InputError, match=r"is -0\.5; it must be above -0\.357143"):
-        exchange_of("gasloc", "hypercube", "uniform")
-    exchange_of({"name": "gasloc", "outer_momentum": 0.4}, "hypercube", "uniform")
-    exchange_of({"name": "gasloc", "momentum_of": "own"}, "hypercube", "uniform")
+    with pytest.raises(InputError, match=r"is -0\.5.*-0\.357143"):
+        descent(gossip("gasloc", "hypercube", "uniform"))
+    descent(gossip({"name": "gasloc", "outer_momentum": 0.4}, "hypercube", "uniform"))
+    descent(gossip({"name": "gasloc", "momentum_of": "own"}, "hypercube", "uniform"))
 
 
 @pytest.mark.parametrize(("beta", "converges"), [(0.5, True), (0.9, False)])
 def test_random_pairs_on_a_ring_bear_less_momentum(beta, converges):
     start = np.random.default_rng(0).normal(size=(N, D))
     correction = {"name": "gasloc", "outer_momentum": beta}
-    exchange = exchange_of(correction, "ring", None, "random_matching")
-    error = np.abs(Descent(exchange, 0.0, x=start).go(300) - start.mean(0)).max()
+    exchange = gossip(correction, weights=None, schedule="random_matching")
+    error = np.abs(descent(exchange, 1e-300, start).rows(300) - start.mean(0)).max()
     assert error < 1e-12 if converges else error > 100

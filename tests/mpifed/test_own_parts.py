@@ -14,11 +14,11 @@ from commands import call, launch
 from mpifed.dataset import Dataset, Description, Shards, Split
 from mpifed.errors import InputError
 from mpifed.message import Attack, ByCoordinates, Only, Requirement
-from mpifed.method import Algorithm, ServerChannel, find
-from mpifed.testing import run_rounds
+from mpifed.method import Algorithm, ServerChannel
+from mpifed.testing import find_item, run_rounds
 
-FedAvg, Identity = find("algorithm", "fedavg"), find("compression", "identity")
-Plain = find("correction", "none")
+FedAvg, Identity = find_item("algorithm", "fedavg"), find_item("compression", "identity")
+Plain = find_item("correction", "none")
 POINTS = [([[1.0]], [0]), ([[2.0]], [1]), ([[3.0]], [0])]
 WORDS = ("model=linear", "clients=8", "rounds=3", "data.n_test=5", "data.dimension=4")
 

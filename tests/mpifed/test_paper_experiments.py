@@ -1,34 +1,51 @@
 """The experiments of Marfoq et al. 2021, as files and as rows of the tables that reproduce them."""
 
-import pytest
+from __future__ import annotations
 
-from mpifed.config.configuration import apply_overrides, resolve
-from mpifed.config.experiments import read_experiment
-from mpifed.reproduce.experiments.studies import studies
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import call
+
+EXPERIMENTS = Path(__file__).parents[2] / "mpifed" / "experiments"
+
+
+def resolved(words, capfd) -> dict:
+    """The complete configuration that the words of a run mean."""
+    outcome = call([*words, "--dry-run", "--json"], capfd)
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)["configuration"]
 
 
 @pytest.mark.parametrize(
-    ("experiment", "study", "row"),
+    ("experiment", "option", "row"),
     [
-        ("synthetic-released", "table-2", "FedEM"),
-        ("synthetic-unseen", "figure-2", "FedEM"),
-        ("synthetic-time", "table-7", "FedEM, a third of the rounds"),
-        ("synthetic-sampling", "table-8", "FedEM"),
+        ("synthetic-released", ["--table", "2"], "fedem"),
+        ("synthetic-unseen", ["--study", "figure-2"], "fedem"),
+        ("synthetic-time", ["--table", "7"], "fedem-a-third-of-the-rounds"),
+        ("synthetic-sampling", ["--table", "8"], "fedem"),
     ],
 )
-def test_a_synthetic_experiment_is_fedems_row_of_its_table(experiment, study, row):
-    table = studies("fedem")[study]
-    (entry,) = (each for each in table.entries if each.label == row)
-    of_data = dict(table.data["released"])
-    base = of_data.pop("experiment")
-    settings = {**of_data, **table.common, **entry.overrides}
-    of_table = resolve(apply_overrides(read_experiment(base), settings))
-    of_file = resolve(read_experiment(experiment))
+def test_a_synthetic_experiment_is_fedems_row_of_its_table(
+    experiment, option, row, tmp_path, capfd
+):
+    words = ["fedem", *option, "--data", "released", "--dry-run", "--output", tmp_path]
+    planned = call(words, capfd, "reproduce")
+    assert planned.code == 0, planned.err
+    (line,) = [line for line in planned.out.splitlines() if line.endswith(f"/{row}/seed=0")]
+    words = shlex.split(line.partition(" mpifed.run ")[2])
+    # The table's learning rate is that of its tuning.
+    words = [each for each in words if not each.startswith("local.lr=")]
+    of_table = resolved(words[: words.index("--output")], capfd)
+    of_file = resolved([experiment], capfd)
     for part in ("clients", "rounds", "data", "model", "algorithm", "local", "exchange"):
-        assert getattr(of_file, part) == getattr(of_table, part), part
-    assert of_file.participation == of_table.participation
+        assert of_file[part] == of_table[part], part
+    assert of_file["participation"] == of_table["participation"]
     for part in ("unseen_fraction", "unseen_shares"):
-        assert getattr(of_file.evaluation, part) == getattr(of_table.evaluation, part)
+        assert of_file["evaluation"][part] == of_table["evaluation"][part]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +59,7 @@ def test_a_synthetic_experiment_is_fedems_row_of_its_table(experiment, study, ro
     ],
 )
 def test_experiments_on_real_data_are_those_of_table_1(name, clients, rounds, model):
-    found = resolve(read_experiment(f"{name}-fedem"))
-    assert (found.data.name, found.model.name) == (name, model)
-    assert (found.clients, found.rounds) == (clients, rounds)
-    assert found.algorithm.options["n_components"] == 3
+    file = yaml.safe_load((EXPERIMENTS / f"{name}-fedem.yaml").read_text())
+    assert (file["data"]["name"], file["model"]["name"]) == (name, model)
+    assert (file["clients"], file["rounds"]) == (clients, rounds)
+    assert (file["algorithm"]["name"], file["algorithm"]["n_components"]) == ("fedem", 3)

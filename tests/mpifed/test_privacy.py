@@ -11,11 +11,12 @@ import pytest
 import torch
 from commands import rows as metrics_of
 from dp_accounting import get_epsilon_gaussian
+from engine_runs import prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, run
 from scipy import stats
-from test_algorithms import CASES, PLAIN, prepared, problem
+from small_runs import CASES, PLAIN, problem
 
 from mpifed.components.registry import find_algorithm
 from mpifed.config.configuration import resolve, to_mapping

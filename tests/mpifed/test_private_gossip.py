@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from engine_runs import prepared
 from on_ranks import SMALL, unlike_one_rank
-from test_algorithms import CASES, prepared
+from small_runs import CASES
 
 import mpifed
 from mpifed.components.registry import find_algorithm

@@ -223,7 +223,7 @@ def test_a_client_finds_the_same_alone():
 
 
 def test_gradient_descent_searches_its_step_where_the_smoothness_is_unknown():
-    clients, _ = quadratics(*ANISOTROPIC)
+    clients = Run("local", quadratics(*ANISOTROPIC)).clients
     model = module_model(lambda: nn.Linear(2, 1, bias=False), (2,), (1,), HALF_SQUARED)
     start = torch.full((2, 2), 5.0, dtype=torch.float64)
     limits = "gd", 1e-9, 200

@@ -12,15 +12,15 @@ import torch
 import mpifed
 import mpifed.testing as harness
 from mpifed.message import ByCoordinates, Colluding
-from mpifed.method import find
+from mpifed.testing import find_item
 
 FedAvg, Identity, Sign = (
-    find("algorithm", "fedavg"),
-    find("compression", "identity"),
-    find("compression", "sign"),
+    find_item("algorithm", "fedavg"),
+    find_item("compression", "identity"),
+    find_item("compression", "sign"),
 )
-Median, SignFlip = find("aggregator", "median"), find("attack", "sign_flip")
-Sgd = find("server_optimizer", "sgd")
+Median, SignFlip = find_item("aggregator", "median"), find_item("attack", "sign_flip")
+Sgd = find_item("server_optimizer", "sgd")
 
 REGRESSION = [([[1.0]], [0.0]), ([[1.0]], [4.0])]
 HALF_SQUARED = {"name": "linear", "bias": False, "loss": "half_squared"}
@@ -175,6 +175,53 @@ def test_played_ranks_add_and_exchange_as_mpi_does():
         return total.item(), arrived[:, 0].tolist()
 
     assert harness.played(action, 3) == [(3, [10 * i + r for i in range(3)]) for r in range(3)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_rounds_go_on_from_the_rows_that_they_are_given(ranks):
+    """Each client halves the way to its optimum, 0, 4 or 4."""
+    data = [*REGRESSION, REGRESSION[1]]
+    rounds = harness.run_rounds(
+        "local", data, model=HALF_SQUARED, rounds=0, ranks=ranks, local={"lr": 0.5}
+    )
+    rounds.start_from(models=np.array([8.0, 0.0, 6.0])[:, None, None]).advance()
+    assert rounds.state.models[:, 0, 0].tolist() == [4, 2, 5]
+
+
+def test_what_training_clients_deploy_is_in_their_order_also_beside_unseen_ones():
+    deployed = [
+        harness.run_rounds(
+            {"name": "ifca", "n_clusters": 2},
+            clients=7,
+            evaluation={"unseen_fraction": 0.4},
+            ranks=ranks,
+        ).deployed
+        for ranks in (1, 2)
+    ]
+    assert len(deployed[0].parameters) == 4
+    for one, other in zip(*(each.results.items() for each in deployed), strict=True):
+        assert one[0] == other[0] and np.array_equal(one[1], other[1])
+    assert np.array_equal(deployed[0].parameters, deployed[1].parameters)
+
+
+def test_the_matrix_of_a_round_is_that_by_which_models_are_mixed():
+    exchange = {"name": "gossip", "schedule": "one_peer_exponential"}
+    rounds = harness.run_rounds(
+        "fedavg",
+        REGRESSION * 3,
+        model=HALF_SQUARED,
+        exchange=exchange,
+        rounds=0,
+        dtype="float64",
+        local={"lr": 1e-9},
+    )
+    x = np.arange(6.0)
+    for _ in range(3):
+        w = rounds.mixing_matrix()
+        mixed = rounds.start_from(model=x[:, None, None]).advance().state.model[:, 0, 0]
+        assert mixed.numpy() == pytest.approx(w @ x, abs=1e-7)
+    with pytest.raises(TypeError):
+        harness.run_rounds("fedavg", REGRESSION, rounds=0, model=HALF_SQUARED).mixing_matrix()
 
 
 def test_a_data_set_is_that_of_a_run_on_any_ranks():

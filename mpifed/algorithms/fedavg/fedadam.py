@@ -8,7 +8,7 @@ section 7.2 (``mpifed.algorithms.fedmm.fedmm_ot``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -26,7 +26,7 @@ from mpifed.method import (
     Requirement,
     to_server,
 )
-from mpifed.model import DenseICNN, Model
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class FedAdam(FedAvg):
 
     def __init__(
         self,
-        model: Model | DenseICNN,
+        model: Model,
         local: LocalSolver,
         *,
         server_lr: Rate = 0.1,
@@ -89,7 +89,7 @@ class FedAdam(FedAvg):
         cycle: Literal["fwd", "both"] = "fwd",
         pretraining: Annotated[int, Ge(0)] = 5000,
     ) -> None:
-        super().__init__(cast(Model, model), local)
+        super().__init__(model, local)
         self.adam = Adam(
             lr=server_lr, beta1=beta1, beta2=beta2, tau=tau, bias_correction=bias_correction
         )

@@ -369,7 +369,7 @@ class FedMM(Algorithm[Channel]):
         oracle = self.oracle(surrogate, start, theta, clients, draws)
         weights = self.weights(clients)
         if not isinstance(channel, ServerChannel):
-            scale = channel.rates(clients, "normalised" if self.by_samples else "none")
+            scale = channel.rates(clients.weights, "normalised" if self.by_samples else "none")
             size = gamma if scale is None else gamma * torch.from_numpy(scale)[:, None]
             moved = self.project(surrogate, start + size * (oracle - start))
             mixed = channel.average(moved, weights, before=state.surrogate)

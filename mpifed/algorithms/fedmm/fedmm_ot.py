@@ -12,7 +12,7 @@ and conjugate together, and the server applies Adam to the mean.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt, Le
@@ -35,7 +35,7 @@ from mpifed.algorithms.fedmm.transport import (
     source_gradient,
     target_gradient,
 )
-from mpifed.message import Adam, Decay, Moments, Rate
+from mpifed.message import Adam, Moments
 from mpifed.method import (
     Algorithm,
     Clients,
@@ -239,20 +239,8 @@ class FedAdamOTState:
 class FedAdamOT(Algorithm[ServerChannel]):
     """FedAdam on the transport benchmark: potential and conjugate are one model, [omega, theta].
 
-    Parameters
-    ----------
-    server_lr : float
-        Rate of the server's Adam.
-    beta1, beta2, tau, bias_correction
-        As of ``server_optimizer=adam``, see ``--list adam``.
-    client_weights : {'samples', 'uniform'}
-        Not read: clients count alike.
-    lambda_cycle : float
-        Weight of the cycle terms ||grad f_omega(grad f_theta(y)) - y||^2.
-    cycle : {'fwd', 'both'}
-        Whether the cycle from P and back counts too.
-    pretraining : int
-        Most iterations that bring both networks near the identity map before round 1.
+    Its options are those of ``FedAdam``, of which it does not read ``client_weights``: clients
+    count alike.
     """
 
     compressors = "unbiased"
@@ -265,20 +253,15 @@ class FedAdamOT(Algorithm[ServerChannel]):
         model: DenseICNN,
         local: LocalSolver,
         *,
-        server_lr: Rate = 0.1,
-        beta1: Decay = 0.9,
-        beta2: Decay = 0.99,
-        tau: Rate = 1e-3,
-        bias_correction: bool = False,
-        client_weights: Literal["samples", "uniform"] = "samples",
-        lambda_cycle: Annotated[float, Ge(0)] = 1.0,
+        server_lr: float = 0.1,
+        client_weights: str = "samples",
+        lambda_cycle: float = 1.0,
         cycle: Cycle = "fwd",
-        pretraining: Annotated[int, Ge(0)] = 5000,
+        pretraining: int = 5000,
+        **moments: Any,
     ) -> None:
         self.model, self.local, self.pretraining = model, local, pretraining
-        self.adam = Adam(
-            lr=server_lr, beta1=beta1, beta2=beta2, tau=tau, bias_correction=bias_correction
-        )
+        self.adam = Adam(lr=server_lr, **moments)
         check_targets(local.options.batch_size, model.dimension)
         self.objective = TransportObjective(model, "w2gn", lambda_cycle, cycle)
 

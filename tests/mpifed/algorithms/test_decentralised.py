@@ -4,50 +4,34 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from convex import quadratics
-from gossip_exchange import Descent, exchange_of, matrix_of
+from convex import gossip, quadratics
 from quadratics import CENTRES, MATRICES, OPTIMUM, D, N, gradients
-from test_corrections import L
 
-from mpifed.algorithms.global_model.d_admm import DADMM
-from mpifed.algorithms.global_model.kgt import KGT
-from mpifed.algorithms.global_model.scaffnew import Scaffnew
-from mpifed.exchange.server import Server
-from mpifed.federation.clients import Draws
-from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSolver
-from mpifed.models.linear import linear
+from mpifed.method import Draws
+from mpifed.testing import Rounds
 
+L = 4.0
 SEED = 3
 
 
-class Run:
+class Run(Rounds):
     """A method by gossip or at a server, from zero, with gradients of whole shards."""
 
-    def __init__(self, kind, exchange=None, lr=0.05, steps=3, matrices=MATRICES, **options):
-        self.clients, description = quadratics(matrices, CENTRES)
-        model = linear(description, bias=False, loss="half_squared")
-        local = LocalOptions(lr=lr, steps=steps, batch_size=64)
-        longest = int(self.clients.federation.n_train.max())
-        solver = LocalSolver(model, local, 1, longest, torch.device("cpu"))
-        self.method, self.round = kind(model, solver, **options), 0
-        self.exchange = exchange or Server(self.clients.federation, SEED)
-        draws = Draws(SEED, 0)
-        first = self.method.init(self.clients, self.exchange, draws, torch.float64)
-        self.state = type(first)(
-            **{key: value * 0 if key == "model" else value for key, value in vars(first).items()}
-        )
-        if hasattr(first, "anchor"):
-            self.state = type(first)(**{**vars(self.state), "anchor": first.anchor * 0})
+    def __init__(self, name, exchange, lr=0.05, steps=3, matrices=MATRICES, **options):
+        data = quadratics(matrices, CENTRES)
+        local = {"lr": lr, "steps": steps, "batch_size": 64}
+        keys = {"model": data.model, "exchange": exchange, "local": local, "seed": SEED}
+        super().__init__({"name": name, **options}, data.samples, **keys)
+        fields = {"model", "anchor"} & {*vars(self.state)}
+        self.start_from(**{field: 0 * getattr(self.state, field) for field in fields})
 
     def go(self, rounds):
-        for _ in range(rounds):
-            self.round += 1
-            channel = self.exchange.at(self.round, np.ones(N, bool))
-            draws = Draws(SEED, self.round)
-            self.state = self.method.round(self.state, self.clients, channel, draws)
-        return self.state.model.numpy().reshape(-1, D)
+        return self.advance(rounds).state.model.numpy().reshape(-1, D)
+
+
+def descent(correction, eta, steps=1):
+    """Gradient descent of each client by FedAvg, whose sum of steps is corrected."""
+    return Run("fedavg", gossip(correction), eta, steps)
 
 
 def kgt_as_written(w, eta, steps, eta_s):
@@ -84,26 +68,16 @@ def d_admm_as_written(w, c):
 
 @pytest.mark.parametrize("eta_s", [1.0, 0.6])
 def test_kgt_is_algorithm_1(eta_s):
-    exchange = exchange_of("none")
-    run, paper = (
-        Run(KGT, exchange, eta_s=eta_s),
-        kgt_as_written(matrix_of(exchange), 0.05, 3, eta_s),
-    )
+    run = Run("kgt", gossip(), eta_s=eta_s)
+    paper = kgt_as_written(run.mixing_matrix(), 0.05, 3, eta_s)
     for _ in range(12):
         np.testing.assert_allclose(run.go(1), next(paper), rtol=0, atol=1e-12)
 
 
 def test_kgt_reaches_the_pooled_optimum_with_local_steps_where_tracking_their_sum_does_not():
-    found = Run(KGT, exchange_of("none"), lr=0.03, steps=5).go(700)
+    found = Run("kgt", gossip(), lr=0.03, steps=5).go(700)
     np.testing.assert_allclose(found, np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-12)
-
-    def five_steps(x):
-        y = x
-        for _ in range(5):
-            y = y - 0.03 * gradients(y)
-        return (x - y) / 0.03
-
-    summed = Descent(exchange_of("tracking"), 0.03, five_steps).go(700)
+    summed = descent("tracking", 0.03, 5).go(700)
     a, c = MATRICES, CENTRES[..., None]
     kept = np.linalg.matrix_power(np.eye(D) - 0.03 * a, 5)  # what five steps keep of x - c
     drifted = np.linalg.solve((np.eye(D) - kept).sum(0), ((np.eye(D) - kept) @ c).sum(0))[:, 0]
@@ -113,11 +87,11 @@ def test_kgt_reaches_the_pooled_optimum_with_local_steps_where_tracking_their_su
 
 @pytest.mark.parametrize("server", [True, False])
 def test_scaffnew_is_its_algorithm_coin_by_coin(server):
-    exchange, p = None if server else exchange_of("none"), 0.4
-    v = np.full((N, N), 1 / N) if server else (np.eye(N) + matrix_of(exchange)) / 2
+    p = 0.4
+    run = Run("scaffnew", "server" if server else gossip(), lr=0.1, scaffnew_p=p)
+    v = np.full((N, N), 1 / N) if server else (np.eye(N) + run.mixing_matrix()) / 2
     coins = [int(Draws(SEED, k).stream("coin").geometric(p)) for k in range(1, 15)]
     assert len(set(coins)) > 2
-    run = Run(Scaffnew, exchange, lr=0.1, scaffnew_p=p)
     for expected in scaffnew_as_written(v, 0.1, p, coins):
         x = expected[:1] if server else expected
         np.testing.assert_allclose(run.go(1), x, rtol=0, atol=1e-12)
@@ -125,29 +99,26 @@ def test_scaffnew_is_its_algorithm_coin_by_coin(server):
 
 @pytest.mark.parametrize("server", [True, False])
 def test_scaffnew_reaches_the_pooled_optimum(server):
-    run = Run(Scaffnew, None if server else exchange_of("none"), lr=1 / L, scaffnew_p=0.4)
+    run = Run("scaffnew", "server" if server else gossip(), lr=1 / L, scaffnew_p=0.4)
     np.testing.assert_allclose(run.go(600) - OPTIMUM, 0, atol=1e-12)
 
 
 def test_scaffnew_that_always_communicates_is_exact_diffusion():
-    run = Run(Scaffnew, exchange_of("none"), lr=0.1, scaffnew_p=1.0)
-    other = Descent(exchange_of("exact_diffusion"), 0.1)
+    run = Run("scaffnew", gossip(), lr=0.1, scaffnew_p=1.0)
+    other = descent("exact_diffusion", 0.1)
     np.testing.assert_allclose(run.go(20), other.go(20), rtol=0, atol=1e-12)
 
 
 def test_d_admm_with_many_local_steps_is_admm():
-    exchange = exchange_of("none")
-    run, paper = (
-        Run(DADMM, exchange, lr=0.15, steps=150, admm_c=1.0),
-        d_admm_as_written(matrix_of(exchange), 1.0),
-    )
+    run = Run("d_admm", gossip(), lr=0.15, steps=150, admm_c=1.0)
+    paper = d_admm_as_written(run.mixing_matrix(), 1.0)
     for _ in range(6):
         np.testing.assert_allclose(run.go(1), next(paper), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("steps", [1, 4])
 def test_d_admm_reaches_the_pooled_optimum_however_few_its_local_steps(steps):
-    found = Run(DADMM, exchange_of("none"), lr=0.15, steps=steps, admm_c=1.0).go(500)
+    found = Run("d_admm", gossip(), lr=0.15, steps=steps, admm_c=1.0).go(500)
     np.testing.assert_allclose(found, np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-12)
 
 
@@ -157,11 +128,12 @@ def test_d_admm_reaches_the_pooled_optimum_however_few_its_local_steps(steps):
 )
 def test_d_admm_bears_steps_up_to_its_bound(weights, steps, share):
     """That of one step, and that of the local descent of an even number of them."""
-    exchange, c = exchange_of("none", weights=weights), 2.0
-    one = 4 / (2 * L + 3 * c * (1 - np.linalg.eigvalsh(matrix_of(exchange))[0]))
+    exchange, c = gossip(weights=weights), 2.0
+    matrix = Run("fedavg", exchange).mixing_matrix()
+    one = 4 / (2 * L + 3 * c * (1 - np.linalg.eigvalsh(matrix)[0]))
     many = 2 / (L + 2 * c)
     bound = one if steps == 1 else many
     matrices = np.tile(L * np.eye(D), (N, 1, 1))
-    run = Run(DADMM, exchange, share * bound, steps, matrices, admm_c=c)
+    run = Run("d_admm", exchange, share * bound, steps, matrices, admm_c=c)
     first, last = (np.abs(run.go(60) - CENTRES.mean(0)).max() for _ in range(2))
     assert last < first / 2 if share < 1 else last > 2 * first

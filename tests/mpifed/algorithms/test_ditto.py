@@ -14,43 +14,37 @@ from personal_runs import (
     mean,
     ran,
     regression,
-    taking_part,
 )
 
-from mpifed.algorithms.fedavg.ditto import Ditto
-from mpifed.algorithms.personal.apfl import APFL
-from mpifed.algorithms.personal.pfedme import PFedMe
-from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
-from mpifed.federation.clients import Draws
+from mpifed.testing import run_rounds
 
 PULL = 2.0
 
 
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
 def test_without_a_pull_it_is_local_beside_fedavg_bit_for_bit(exchange):
-    found, _ = ran("ditto", {"ditto_lambda": 0.0}, exchange=exchange, participation=0.5)
-    alone, _ = ran("local", participation=0.5)
-    averaged, _ = ran("fedavg", exchange=exchange, participation=0.5)
+    found = ran("ditto", {"ditto_lambda": 0.0}, exchange=exchange, participation=0.5).state
+    alone = ran("local", participation=0.5).state
+    averaged = ran("fedavg", exchange=exchange, participation=0.5).state
     assert torch.equal(found.personal, alone.models)
     assert torch.equal(found.model, averaged.model)
 
 
 def test_the_pull_leaves_the_global_model_to_fedavg_and_moves_the_personal_ones():
-    found, _ = ran("ditto", {"ditto_lambda": 0.5})
-    averaged, _ = ran("fedavg")
-    alone, _ = ran("local")
+    found = ran("ditto", {"ditto_lambda": 0.5}).state
+    averaged, alone = ran("fedavg").state, ran("local").state
     assert torch.equal(found.model, averaged.model)
     assert not torch.allclose(found.personal, alone.models)
 
 
 def test_four_rounds_are_those_of_a_plain_program():
     data, samples = regression()
-    run = Run(Ditto, data, local={**LOCAL, "epochs": 2}, ditto_lambda=PULL, personal_epochs=3)
+    run = Run("ditto", data, local={**LOCAL, "epochs": 2}, ditto_lambda=PULL, personal_epochs=3)
     w = run.x.copy()
     v = {i: w.copy() for i in range(len(COUNTS))}
-    for round in range(1, ROUNDS + 1):
-        here, trained = taking_part(data, round), {}
+    for _ in range(ROUNDS):
+        here, trained = run.participants, {}
         for i in here:
             for _ in range(3):
                 v[i] = v[i] - 0.1 * (gradient(samples[i], v[i]) + PULL * (v[i] - w))
@@ -58,20 +52,20 @@ def test_four_rounds_are_those_of_a_plain_program():
             for _ in range(2):
                 trained[i] = trained[i] - 0.1 * gradient(samples[i], trained[i])
         w = mean(trained, here, by_samples=True)
-    run.go(ROUNDS)
+        run.go()
     assert run.x == pytest.approx(w, rel=1e-12)
-    assert run.deployed() == pytest.approx(np.stack([v[i] for i in v]), rel=1e-12)
+    assert run.models() == pytest.approx(np.stack([v[i] for i in v]), rel=1e-12)
 
 
 def test_an_unseen_client_trains_a_personal_model_from_the_global_one():
     data, samples = regression()
-    run = Run(Ditto, data, local=LOCAL, ditto_lambda=PULL, personal_epochs=2).go(2)
-    found = run.method.adapt(run.state, run.clients, run.server, Draws(0, 2))
+    run = Run("ditto", data, local=LOCAL, ditto_lambda=PULL, personal_epochs=2).go(2)
+    found = run.adapted()
     for i, of_client in enumerate(samples):
         v = run.x.copy()
         for _ in range(2):
             v = v - 0.1 * (gradient(of_client, v) + PULL * (v - run.x))
-        assert found.parameters[i, 0].numpy() == pytest.approx(v, rel=1e-12)
+        assert found[i] == pytest.approx(v, rel=1e-12)
 
 
 # APFL: what it is at alpha = 0 and 1, and a program of its own.
@@ -79,19 +73,16 @@ def test_an_unseen_client_trains_a_personal_model_from_the_global_one():
 
 def test_without_a_model_of_its_own_a_client_is_one_of_fedavg_bit_for_bit():
     options = {"apfl_alpha": 0.0, "client_weights": "samples"}
-    found, engine = ran("apfl", options, participation=0.5)
-    expected, _ = ran("fedavg", participation=0.5)
-    assert torch.equal(found.model, expected.model)
-    own = engine.setup.algorithm.deploy(found, engine.everyone, Draws(0, 4)).parameters
-    assert torch.equal(own, expected.model.expand_as(own))
+    run = ran("apfl", options, participation=0.5)
+    expected = ran("fedavg", participation=0.5).state.model
+    assert torch.equal(run.state.model, expected)
+    assert (run.deployed.parameters == expected.numpy()).all()
 
 
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
 def test_with_nothing_else_a_client_is_alone_bit_for_bit(exchange):
-    found, engine = ran("apfl", {"apfl_alpha": 1.0}, exchange=exchange)
-    expected, _ = ran("local")
-    own = engine.setup.algorithm.deploy(found, engine.everyone, Draws(0, 4)).parameters
-    assert torch.equal(own, expected.models)
+    run = ran("apfl", {"apfl_alpha": 1.0}, exchange=exchange)
+    assert np.array_equal(run.deployed.parameters, ran("local").state.models)
 
 
 def program(samples, w, v, alpha, adaptive, variant, epochs=2, lr=0.1):
@@ -120,26 +111,26 @@ def program(samples, w, v, alpha, adaptive, variant, epochs=2, lr=0.1):
 def test_four_rounds_are_those_of_a_plain_program_of_apfl(adaptive, variant, by):
     data, samples = regression()
     options = {"apfl_alpha": 0.4, "apfl_adaptive": adaptive, "apfl_variant": variant}
-    run = Run(APFL, data, local={**LOCAL, "epochs": 2}, client_weights=by, **options)
+    run = Run("apfl", data, local={**LOCAL, "epochs": 2}, client_weights=by, **options)
     w = run.x.copy()
     v, alpha = dict.fromkeys(range(len(COUNTS)), w), dict.fromkeys(range(len(COUNTS)), 0.4)
-    for round in range(1, ROUNDS + 1):
-        here, sent = taking_part(data, round), {}
+    for _ in range(ROUNDS):
+        here, sent = run.participants, {}
         for i in here:
             sent[i], v[i], alpha[i] = program(samples[i], w, v[i], alpha[i], adaptive, variant)
         w = mean(sent, here, by == "samples")
-    run.go(ROUNDS)
+        run.go()
     assert run.x == pytest.approx(w, rel=1e-12)
     assert run.state.alpha.numpy() == pytest.approx(list(alpha.values()), rel=1e-12)
     assert (len(set(alpha.values())) > 1) == adaptive
     mixed = [alpha[i] * v[i] + (1 - alpha[i]) * w for i in v]
-    assert run.deployed() == pytest.approx(np.stack(mixed), rel=1e-12)
+    assert run.models() == pytest.approx(np.stack(mixed), rel=1e-12)
 
 
 def test_a_learnt_weight_follows_the_derivative_of_the_clients_loss():
     data, samples = regression(participation=1.0)
     options = {"apfl_alpha": 0.4, "apfl_adaptive": True}
-    run = Run(APFL, data, local=LOCAL, **options).go(2)
+    run = Run("apfl", data, local=LOCAL, **options).go(2)
     w, v, alpha = run.x, run.state.personal[:, 0].numpy(), run.state.alpha.numpy()
     run.go()
     for i, (x, y) in enumerate(samples):
@@ -154,18 +145,18 @@ def test_a_learnt_weight_follows_the_derivative_of_the_clients_loss():
 def test_an_unseen_client_mixes_a_model_of_its_own_into_the_global_one():
     data, samples = regression()
     options = {"apfl_alpha": 0.4, "apfl_adaptive": True}
-    run = Run(APFL, data, local={**LOCAL, "epochs": 2}, **options).go(2)
-    found = run.method.adapt(run.state, run.clients, run.server, Draws(0, 2))
+    run = Run("apfl", data, local={**LOCAL, "epochs": 2}, **options).go(2)
+    found = run.adapted()
     for i, own in enumerate(samples):
         _, v, alpha = program(own, run.x, run.x, 0.4, True, "paper")
         expected = alpha * v + (1 - alpha) * run.x
-        assert found.parameters[i, 0].numpy() == pytest.approx(expected, rel=1e-12)
+        assert found[i] == pytest.approx(expected, rel=1e-12)
 
 
 def test_clients_count_alike_under_gossip():
     algorithm = {"name": "apfl", "client_weights": "samples"}
-    with pytest.raises(InputError, match=r"algorithm\.client_weights is 'samples'"):
-        resolve({"clients": 4, "algorithm": algorithm, "exchange": "gossip"})
+    with pytest.raises(InputError, match=r"client_weights is 'samples'"):
+        run_rounds(algorithm, exchange="gossip", rounds=0)
 
 
 # pFedMe: its fixed point, its limit of a strong pull, and a program of its own.
@@ -184,19 +175,19 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_it_ends_at_the_minimum_of_the_mean_envelope(way):
-    run = Run(PFedMe, two_quadratics(), pfedme_lambda=PULL_PFEDME, **WAYS[way]).go(50)
+    run = Run("pfedme", two_quadratics(), pfedme_lambda=PULL_PFEDME, **WAYS[way]).go(50)
     assert run.x == pytest.approx(W, rel=1e-9)
-    assert run.deployed()[:, 0] == pytest.approx(THETA, rel=1e-9)
+    assert run.models()[:, 0] == pytest.approx(THETA, rel=1e-9)
 
 
 def test_a_strong_pull_is_fedavg_with_the_step_of_w():
     strong = {"pfedme_lambda": 1e7, "pfedme_eta": 0.1, "client_weights": "samples"}
     plain = {"batch_size": 16, "epochs": 2}
-    found, _ = ran("pfedme", strong, local={**plain, "lr": 1e-7}, dtype="float64")
-    expected, _ = ran("fedavg", local={**plain, "lr": 0.1}, dtype="float64")
-    first, _ = ran("fedavg", local={**plain, "lr": 0.1}, dtype="float64", rounds=0)
-    moved = (expected.model - first.model).abs().max()
-    assert (found.model - expected.model).abs().max() < 1e-5 * moved
+    found = ran("pfedme", strong, local={**plain, "lr": 1e-7}, dtype="float64").state.model
+    run = ran("fedavg", local={**plain, "lr": 0.1}, dtype="float64", rounds=0)
+    first = run.state.model
+    expected = run.advance(4).state.model
+    assert (found - expected).abs().max() < 1e-5 * (expected - first).abs().max()
 
 
 def program_of_pfedme(samples, w, warm=True, epochs=2, inner=3):
@@ -216,25 +207,25 @@ def test_four_rounds_are_those_of_a_plain_program_of_pfedme(warm, by):
     data, samples = regression()
     options = {"pfedme_lambda": PULL_PFEDME, "pfedme_eta": ETA, "inner_steps": 3, "beta": 1.5}
     run = Run(
-        PFedMe, data, local={**LOCAL, "epochs": 2}, warm_start=warm, client_weights=by, **options
+        "pfedme", data, local={**LOCAL, "epochs": 2}, warm_start=warm, client_weights=by, **options
     )
     w = run.x.copy()
     theta = dict.fromkeys(range(len(COUNTS)), w)
-    for round in range(1, ROUNDS + 1):
-        here, sent = taking_part(data, round), {}
+    for _ in range(ROUNDS):
+        here, sent = run.participants, {}
         for i in here:
             theta[i], sent[i] = program_of_pfedme(samples[i], w, warm)
         w = w + 1.5 * (mean(sent, here, by == "samples") - w)
-    run.go(ROUNDS)
+        run.go()
     assert run.x == pytest.approx(w, rel=1e-12)
-    assert run.deployed() == pytest.approx(np.stack(list(theta.values())), rel=1e-12)
+    assert run.models() == pytest.approx(np.stack(list(theta.values())), rel=1e-12)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_four_rounds_of_the_simpler_variant_are_those_of_a_plain_program(momentum):
     data, samples = regression()
     run = Run(
-        PFedMe,
+        "pfedme",
         data,
         local={**LOCAL, "epochs": 2, "momentum": momentum},
         pfedme_lambda=PULL_PFEDME,
@@ -244,33 +235,33 @@ def test_four_rounds_of_the_simpler_variant_are_those_of_a_plain_program(momentu
     w = run.x.copy()
     theta = dict.fromkeys(range(len(COUNTS)), w)
     velocity = dict.fromkeys(range(len(COUNTS)), 0.0)
-    for round in range(1, ROUNDS + 1):
-        here = taking_part(data, round)
+    for _ in range(ROUNDS):
+        here = run.participants
         for i in here:
             for _ in range(2):
                 step = gradient(samples[i], theta[i]) + PULL_PFEDME * (theta[i] - w)
                 velocity[i] = momentum * velocity[i] + step
                 theta[i] = theta[i] - LR * velocity[i]
         w = mean(theta, here, by_samples=True)
-    run.go(ROUNDS)
+        run.go()
     assert run.x == pytest.approx(w, rel=1e-12)
-    assert run.deployed() == pytest.approx(np.stack(list(theta.values())), rel=1e-12)
+    assert run.models() == pytest.approx(np.stack(list(theta.values())), rel=1e-12)
 
 
 def test_an_unseen_client_takes_one_round_of_steps_from_the_shared_model():
     data, samples = regression()
     options = {"pfedme_lambda": PULL_PFEDME, "pfedme_eta": ETA, "inner_steps": 3}
-    run = Run(PFedMe, data, local={**LOCAL, "epochs": 2}, **options).go(2)
-    found = run.method.adapt(run.state, run.clients, run.server, Draws(0, 2))
+    run = Run("pfedme", data, local={**LOCAL, "epochs": 2}, **options).go(2)
+    found = run.adapted()
     for i, of_client in enumerate(samples):
         expected, _ = program_of_pfedme(of_client, run.x)
-        assert found.parameters[i, 0].numpy() == pytest.approx(expected, rel=1e-12)
+        assert found[i] == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_weak_pull_leaves_clients_at_their_own_minima():
     options = {"pfedme_lambda": 1e-9, "pfedme_eta": 0.1, "inner_steps": 120}
-    run = Run(PFedMe, two_quadratics(), local={"lr": 0.2}, **options).go(1)
-    assert run.deployed()[:, 0] == pytest.approx([0, 4], abs=1e-7)
+    run = Run("pfedme", two_quadratics(), local={"lr": 0.2}, **options).go(1)
+    assert run.models()[:, 0] == pytest.approx([0, 4], abs=1e-7)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
@@ -280,7 +271,7 @@ def test_steps_beyond_the_eigenvalue_bound_are_warned_of_and_diverge(momentum):
         data = quadratics([[[1e-6]]] * 2, [[0.0], [4.0]])
         local = {"lr": 0.1, "momentum": momentum}
         options = {"pfedme_lambda": step / 0.1, "pfedme_eta": 1e-9, "inner_steps": 2000}
-        run = Run(PFedMe, data, local=local, **options)
-        said = run.method.remarks(run.state, run.clients, run.server)
-        assert any("diverge above" in line for line in said) == diverges
-        assert (np.abs(run.go(1).deployed()).max() > 1e6) == diverges
+        run = Run("pfedme", data, local=local, **options)
+        lines = run.algorithm.remarks(run.state, run.clients, run.exchange)
+        assert any("diverge above" in line for line in lines) == diverges
+        assert (np.abs(run.go(1).models()).max() > 1e6) == diverges

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 import torch
 from commands import rows
-from convex import clients_of, two_quadratics
+from convex import clients_of
+from engine_runs import prepared
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy_logistic import client_data, likelihood, numpy_posterior, random_start
 from on_ranks import run, unlike_one_rank
 from scipy.optimize import minimize
-from test_algorithms import prepared
-from test_fedem import client_data, likelihood, numpy_posterior, random_start
 
-from mpifed.algorithms.fedem import FedEM
+import mpifed
 from mpifed.algorithms.fedem.expectation import entropies, fitted_mixture, log_likelihoods
 from mpifed.algorithms.fedem.fedem import (
     OwnRisks,
@@ -22,7 +24,7 @@ from mpifed.algorithms.fedem.fedem import (
     local_improvement,
     minimise_surrogates,
 )
-from mpifed.algorithms.personal.pfedme import PFedMe
+from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
 from mpifed.local.adjustments import Proximal
@@ -30,6 +32,8 @@ from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED
+from mpifed.results.recovery import recovery
+from mpifed.testing import find_item, load_dataset
 from mpifed.training import evaluation
 
 CPU = torch.device("cpu")
@@ -52,7 +56,10 @@ def test_pfedme_is_federated_surrogate_optimisation(make_clients):
     eta, strength = 0.05, 2.0
     local = solver_of(description, clients, lr=0.1, batch_size=16)
     options = {"pfedme_lambda": strength, "pfedme_eta": eta, "inner_steps": 20}
-    method, server = PFedMe(local.model, local, **options), Server(clients.federation, 0)
+    method, server = (
+        find_item("algorithm", "pfedme")(local.model, local, **options),
+        Server(clients.federation, 0),
+    )
     on_surrogate = solver_of(description, clients, lr=eta, batch_size=16)
     of_w = on_surrogate.init(3, 1, torch.float64)
     state = method.init(clients, server, Draws(0, 0), torch.float64)
@@ -64,8 +71,8 @@ def test_pfedme_is_federated_surrogate_optimisation(make_clients):
             torch.zeros(1, 36, dtype=torch.float64), [Proximal(state.personal, strength)]
         )
         channel = server.at(k, np.ones(3, bool))
-        given = w, of_w, surrogate, on_surrogate, clients, channel, Draws(0, k)
-        found, of_w = minimise_surrogates(*given)
+        arguments = w, of_w, surrogate, on_surrogate, clients, channel, Draws(0, k)
+        found, of_w = minimise_surrogates(*arguments)
         assert torch.allclose(found, state.model, rtol=1e-12, atol=1e-14)
         assert not torch.allclose(found, w, rtol=0, atol=1e-3)
 
@@ -108,7 +115,7 @@ def test_weighted_least_squares_has_its_closed_form(count):
 
 def test_the_improvement_of_gradient_steps_on_quadratics():
     """(1 - eta a)^(2 E) for f = a (x - c)^2 / 2; the largest of a = 1, 3 is that of a = 1."""
-    clients, description = two_quadratics()
+    clients, description = clients_of([[[1.0]], [[3**0.5]]], [[0.0], [4 * 3**0.5]])
     local = solver_of(description, clients, lr=0.1, epochs=4)
     start = torch.full((2, 1, 1), 10.0, dtype=torch.float64)
     ones = torch.ones(1, 2, dtype=torch.float64)
@@ -126,7 +133,10 @@ def test_one_client_with_exact_m_steps_is_centralised_em(make_clients):
     clients, description = make_clients([60], shape=(3,))
     local = solver_of(description, clients, weight_decay=0.02)
     options = {"n_components": 2, "local_solver": "newton", "mixture_init": "uniform"}
-    method, server = FedEM(local.model, local, **options), Server(clients.federation, 0)
+    method, server = (
+        find_item("algorithm", "fedem")(local.model, local, **options),
+        Server(clients.federation, 0),
+    )
     state = method.init(clients, server, Draws(0, 0), torch.float64)
     theta, pi = state.components.numpy(), state.mixture.numpy()
     ((x, y),) = client_data(clients)
@@ -274,3 +284,63 @@ def test_weighted_risks_are_sums_of_the_models_loss_with_their_own_derivatives(l
     ups, downs = (([risks.derivatives(theta + s * e)[0] for e in steps]) for s in (1, -1))
     curves = [(up - down) / 2e-5 for up, down in zip(ups, downs, strict=True)]
     assert torch.allclose(torch.stack(curves, 2), curved, atol=1e-7)
+
+
+# Recovery of clusters: the comparison, the data, and a run that recovers them.
+
+
+@given(st.integers(0, 10_000), st.permutations(range(4)))
+def test_the_names_of_components_do_not_matter(seed, order):
+    draw = np.random.default_rng(seed)
+    theta, pi = draw.normal(size=(4, 6)), draw.dirichlet(np.ones(4), 9)
+    noisy = theta + 0.01 * draw.normal(size=theta.shape)
+    found = recovery(noisy[order], pi[:, order], theta, pi)
+    same = recovery(noisy, pi, theta, pi)
+    assert found.component_distance == pytest.approx(same.component_distance)
+    assert found.assigned == 1 and abs(found.mixture_distance) < 1e-12
+    assert [list(order).index(m) for m in range(4)] == found.order.tolist()
+
+
+def synthetic(clients, seed, **options):
+    return load_dataset({"name": "synthetic", **options}, clients, seed=seed)
+
+
+def test_one_hot_mixtures_give_every_client_one_component():
+    made = synthetic(40, 3, n_components=3, mixtures="one_hot", n_test=5, dimension=4)
+    pi = made.truth.mixture
+    assert pi.shape == (40, 3) and set(np.unique(pi)) == {0.0, 1.0} and (pi.sum(1) == 1).all()
+    assert (pi.sum(0) > 0).all()
+    clean = {"variant": "corrected", "noise": 0.0, "mixtures": "one_hot", "n_test": 5}
+    easy = synthetic(40, 3, n_components=3, dimension=4, **clean)
+    train = easy.load(np.arange(8), torch.float64).train
+    theta = easy.truth.components
+    for client in (0, 7):
+        own = train.of_client(client)
+        assert torch.equal(own.y, (own.x @ torch.tensor(theta[pi[client].argmax()]) > 0).long())
+    fewer = synthetic(9, 3, n_components=3, mixtures="one_hot", n_test=5, dimension=4)
+    assert (fewer.truth.mixture == pi[:9]).all()
+    with pytest.raises(InputError, match="published generator"):
+        synthetic(4, 3, variant="released", mixtures="one_hot")
+
+
+def test_fedem_recovers_the_clusters_of_separable_clients(tmp_path):
+    """App. J.4 on a small scale: every client is assigned to its own cluster."""
+    data = {"name": "synthetic", "variant": "corrected", "mixtures": "one_hot", "n_components": 2}
+    data |= {"dimension": 10, "n_test": 20}
+    result = mpifed.run(
+        "synthetic-fedem",
+        output=tmp_path / "run",
+        quiet=True,
+        clients=30,
+        rounds=40,
+        data=data,
+        algorithm={"name": "fedem", "n_components": 2},
+        local={"lr": 1.0, "batch_size": 32},
+        evaluation={"every": 40},
+    )
+    truth = load_dataset(data, 30).truth
+    learnt = mpifed.load(tmp_path / "run").components
+    theta = np.stack([next(each.parameters()).detach().numpy().ravel() for each in learnt])
+    found = recovery(theta, result.clients["mixture"], truth.components, truth.mixture)
+    assert found.assigned == 1.0
+    assert found.component_distance < 0.05 and found.mixture_distance < 0.02

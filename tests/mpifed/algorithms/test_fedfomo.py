@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from convex import Run
 from least_squares import LeastSquares
 
-from mpifed.algorithms.personal.fedfomo import FedFomo
-from mpifed.data.base import Split
-from mpifed.federation.clients import Draws
+from mpifed.method import Draws
+from mpifed.testing import find_item
 
 
 def validated(problem):
@@ -22,11 +19,8 @@ def validated(problem):
     sizes = np.array([3, 0, 2, 0, 4])
     xs = [draw.normal(size=(m, 3)) for m in sizes]
     ys = [draw.normal(size=m) for m in sizes]
-    x, y = torch.from_numpy(np.concatenate(xs)), torch.from_numpy(np.concatenate(ys))[:, None]
-    clients, description = problem.data
-    val = Split(x, y, np.concatenate([[0], np.cumsum(sizes)]))
-    shards = replace(clients.shards, val=val)
-    problem.data = replace(clients, shards=shards), description
+    samples = zip(problem.data.samples, xs, ys, strict=True)
+    problem.data.samples = [(*train, x, y) for train, x, y in samples]
     return xs, ys
 
 
@@ -36,7 +30,7 @@ def test_rounds_are_those_of_numpy(with_validation):
     problem = LeastSquares(participation=0.6)
     xs, ys = validated(problem) if with_validation else (problem.xs, problem.ys)
     local = {"lr": 0.1, "epochs": 3, "batch_size": 20}
-    run = Run(FedFomo, problem.data, local=local, fomo_models=9)
+    run = Run("fedfomo", problem.data, local=local, fomo_models=9)
     own, affinity = run.state.models[:, 0].numpy().copy(), np.zeros((5, 5))
 
     def risk(i, w):
@@ -44,9 +38,10 @@ def test_rounds_are_those_of_numpy(with_validation):
             return problem.risk(i, w)
         return np.square(xs[i] @ w - ys[i]).mean() / 2
 
-    moved = 0
-    for round in range(1, 7):
-        chosen, trained = problem.chosen(round), own.copy()
+    moved, models = 0, 0
+    for _ in range(6):
+        chosen, trained = run.participants, own.copy()
+        models += len(chosen) * (len(chosen) - 1)
         for i in chosen:
             for _ in range(3):
                 trained[i] -= 0.1 * problem.gradient(i, trained[i])
@@ -62,21 +57,21 @@ def test_rounds_are_those_of_numpy(with_validation):
                 moved += (good > 0).sum() > 1
         own = after
         run.go()
-        assert run.deployed() == pytest.approx(own, abs=1e-12)
+        assert run.models() == pytest.approx(own, abs=1e-12)
         assert run.state.affinity.numpy() == pytest.approx(affinity, abs=1e-11)
     assert moved
-    models = sum(len(problem.chosen(r)) * (len(problem.chosen(r)) - 1) for r in range(1, 7))
-    assert run.server.ledger.down_bits == 64 * 3 * models
+    assert run.exchange.ledger.down_bits == 64 * 3 * models
 
 
 def test_the_best_are_asked_for_but_for_some_at_random():
     """Client 3's own model is always there, and counts among those it does not ask for."""
+    method = find_item("algorithm", "fedfomo")
     gains = np.tile([5.0, 1.0, 4.0, 9.0, -2.0, 3.0], (1, 1))
     clients = SimpleNamespace(ids=np.array([3]))
     made = {
         epsilon: np.array(
             [
-                FedFomo(
+                method(
                     None, None, fomo_models=2, fomo_epsilon=epsilon, fomo_decay=0.0
                 ).requested_models(gains, np.arange(6), clients, Draws(seed, 1))[0]
                 for seed in range(400)
@@ -92,7 +87,7 @@ def test_the_best_are_asked_for_but_for_some_at_random():
     # The best one: at once, or drawn, or at the second choice, of four that are left.
     both = 0.5 + 0.5 * (1 / 5 + 4 / 5 * (0.5 + 0.5 / 4))
     assert made[0.5].mean(0)[0] == pytest.approx(both, abs=0.07)
-    falls = FedFomo(None, None, fomo_models=2, fomo_epsilon=1.0, fomo_decay=0.5)
+    falls = method(None, None, fomo_models=2, fomo_epsilon=1.0, fomo_decay=0.5)
     assert (
         falls.requested_models(gains, np.arange(6), clients, Draws(0, 3))[0] == [1, 0, 1, 1, 0, 0]
     ).all()
@@ -101,8 +96,8 @@ def test_the_best_are_asked_for_but_for_some_at_random():
 def test_without_others_a_client_keeps_what_lowers_its_loss():
     problem = LeastSquares(participation=1.0)
     local = {"lr": 0.1, "batch_size": 20}
-    run = Run(FedFomo, problem.data, local=local, fomo_models=0)
+    run = Run("fedfomo", problem.data, local=local, fomo_models=0)
     own = run.state.models[:, 0].numpy().copy()
     own = np.array([w - 0.1 * problem.gradient(i, w) for i, w in enumerate(own)])
-    assert run.go().deployed() == pytest.approx(own, abs=1e-13)
-    assert run.server.ledger.down_bits == 0
+    assert run.go().models() == pytest.approx(own, abs=1e-13)
+    assert run.exchange.ledger.down_bits == 0

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convex import Run, clients_of
+from convex import Run, problem_of
 from least_squares import LeastSquares
 
-from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.algorithms.fedavg.fednova import FedNova
-from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
-from mpifed.federation.participation import Uniform
+from mpifed.testing import run_rounds
 
 
 def coefficients(steps, rho):
@@ -28,8 +25,8 @@ def test_constant_gradients_move_it_along_their_mean_however_many_steps(rho, epo
     xs = [np.full((n, 1), tiny) for n in counts]
     ys = [np.full(n, own / tiny) for n, own in zip(counts, b, strict=True)]
     local = {"lr": 1e-3, "batch_size": 2, "epochs": epochs, "momentum": rho}
-    run = Run(FedNova, clients_of(xs, ys), local={**local, "reset_momentum": True})
-    plain = Run(FedAvg, clients_of(xs, ys), local={**local, "reset_momentum": True})
+    run = Run("fednova", problem_of(xs, ys), local={**local, "reset_momentum": True})
+    plain = Run("fedavg", problem_of(xs, ys), local={**local, "reset_momentum": True})
     p = np.array(counts) / sum(counts)
     start, reach = run.x[0], np.array([coefficients(epochs * n // 2, rho).sum() for n in counts])
     expected = 1e-3 * (p @ reach) * (p @ b)
@@ -42,16 +39,15 @@ def test_constant_gradients_move_it_along_their_mean_however_many_steps(rho, epo
 def test_four_rounds_are_those_of_numpy(rho, unbiased):
     """Shards of one repeated sample, so that all minibatches of a client are alike."""
     how = "unbiased" if unbiased else "renormalised"
-    problem = LeastSquares(participation=Uniform(fraction=0.6, weights=how))
+    problem = LeastSquares(participation={"name": "uniform", "fraction": 0.6, "weights": how})
     for x, y in zip(problem.xs, problem.ys, strict=True):
         x[:], y[:] = x[0], y[0]
-    problem.data = clients_of(problem.xs, problem.ys, participation=problem.participation)
     lr = 0.05
     local = {"lr": lr, "batch_size": 2, "epochs": 2, "momentum": rho, "reset_momentum": True}
-    run = Run(FedNova, problem.data, local=local)
+    run = Run("fednova", problem.data, local=local)
     x, p = problem.starts(run), problem.shares
-    for round in range(1, 5):
-        chosen = problem.chosen(round)
+    for _ in range(4):
+        chosen = run.participants
         d, norms = np.zeros((len(p), len(x))), np.zeros(len(p))
         for i in chosen:
             y, v, gradients = x.copy(), np.zeros_like(x), []
@@ -65,13 +61,13 @@ def test_four_rounds_are_those_of_numpy(rho, unbiased):
         effective = p[chosen] @ norms[chosen] / p[chosen].sum()
         whole = len(chosen) / len(p) if unbiased else p[chosen].sum()
         x = x - lr * effective * (p @ d) / whole
-        assert run.go().deployed()[0] == pytest.approx(x, abs=1e-13)
+        assert run.go().models()[0] == pytest.approx(x, abs=1e-13)
 
 
 def test_one_step_of_every_client_is_that_of_fedavg():
     problem, local = LeastSquares(participation=1.0), {"lr": 0.2, "batch_size": 20}
-    run, plain = (Run(kind, problem.data, local=local).go(4) for kind in (FedNova, FedAvg))
-    assert run.deployed() == pytest.approx(plain.deployed(), abs=1e-14)
+    run, plain = (Run(kind, problem.data, local=local).go(4) for kind in ("fednova", "fedavg"))
+    assert run.models() == pytest.approx(plain.models(), abs=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -83,5 +79,5 @@ def test_one_step_of_every_client_is_that_of_fedavg():
     ],
 )
 def test_steps_whose_length_is_not_known_are_refused(local):
-    with pytest.raises(InputError, match="which divides moves by"):
-        resolve({"algorithm": "fednova", "local": local})
+    with pytest.raises(InputError, match="fednova"):
+        run_rounds("fednova", local=local, rounds=0)

@@ -6,12 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from convex import Run
-from numpy_mlp import BODY, HEAD, HIDDEN, present
-from test_fedproto import STRENGTH, WHOLE, classes, represented, slope
-
-from mpifed.algorithms.shared_body.fedpac import FedPAC, combinations
-from mpifed.algorithms.shared_body.fedrep import FedRep
+from convex import Run, problem_of
+from numpy_mlp import BODY, HEAD, HIDDEN, INPUTS, present
+from test_fedproto import NETWORK, STRENGTH, WHOLE, classes, represented, slope
 
 
 def least(matrix):
@@ -46,14 +43,15 @@ def collaborators(found):
     return np.array(rows)
 
 
-def test_rounds_written_out():
-    data, samples, model = classes()
+@pytest.mark.parametrize("participation", [0.5, 1.0])
+def test_rounds_written_out(participation):
+    data, samples = classes(participation)
     local = {**WHOLE, "epochs": 3}
-    run = Run(FedPAC, data, model=model, local=local, fedpac_lambda=STRENGTH, head_epochs=2)
+    run = Run("fedpac", data, local=local, fedpac_lambda=STRENGTH, head_epochs=2)
     body, heads = run.state.body[0].numpy().copy(), run.state.heads[:, 0].numpy().copy()
     prototypes, mixed = {}, 0
-    for round in range(1, 6):
-        who, weights = present(data[0], round)
+    for _ in range(5):
+        who, weights = present(run)
         bodies, tuned, found, shown = [], [], [], {}
         for i in who:
             row = np.empty(len(BODY) + len(HEAD))
@@ -78,25 +76,28 @@ def test_rounds_written_out():
         assert run.state.heads[:, 0].numpy() == pytest.approx(heads, abs=1e-6)
         for j, known in prototypes.items():
             assert run.state.prototypes[j].numpy() == pytest.approx([*known, 1], abs=1e-7)
-    assert mixed and run.method.payload() == len(BODY) + len(HEAD) + 2 * (HIDDEN + 1 + HIDDEN) + 1
-
-
-@pytest.mark.parametrize("n", [1, 2, 7])
-def test_weights_are_the_best_of_all_supports(n):
-    draw = np.random.default_rng(n)
-    found = [(draw.normal(size=(2, 3)), v) for v in draw.uniform(0.1, 20, n)]
-    flat = np.array([h.ravel() for h, _ in found])
-    alpha = combinations(flat @ flat.T, np.array([v for _, v in found]))
-    assert alpha == pytest.approx(collaborators(found), abs=1e-7)
+    assert (
+        mixed and run.algorithm.payload() == len(BODY) + len(HEAD) + 2 * (HIDDEN + 1 + HIDDEN) + 1
+    )
 
 
 def test_clients_that_are_alike_count_alike_even_without_variance():
-    assert combinations(np.ones((3, 3)), np.zeros(3)) == pytest.approx(np.full((3, 3), 1 / 3))
+    """One sample each, the same: V_i = 0, and all h_i are equal."""
+    x = np.ones((1, INPUTS))
+    problem = problem_of([x] * 3, [np.array([1])] * 3, "classification", 1.0, NETWORK)
+    apart = np.random.default_rng(0).normal(size=(3, 1, len(HEAD)))
+    run, plain = (
+        Run(name, problem, local=WHOLE, head_epochs=1, **options).start_from(heads=apart).go()
+        for name, options in (("fedpac", {"fedpac_lambda": 0.0}), ("fedrep", {}))
+    )
+    heads = run.state.heads[:, 0].numpy()
+    mean = plain.state.heads[:, 0].numpy().mean(0)
+    assert heads == pytest.approx(np.tile(mean, (3, 1)), abs=1e-9)
 
 
 def test_a_client_alone_is_one_of_fedrep():
     """It takes part by itself, so that its head is its own; without a pull its body is too."""
-    data, _, model = classes(participation=0.25)
-    run = Run(FedPAC, data, model=model, local=WHOLE, fedpac_lambda=0.0).go(4)
-    plain = Run(FedRep, data, model=model, local=WHOLE, head_epochs=1).go(4)
-    assert run.deployed() == pytest.approx(plain.deployed(), abs=1e-12)
+    data, _ = classes(participation=0.25)
+    run = Run("fedpac", data, local=WHOLE, fedpac_lambda=0.0).go(4)
+    plain = Run("fedrep", data, local=WHOLE, head_epochs=1).go(4)
+    assert run.models() == pytest.approx(plain.models(), abs=1e-12)

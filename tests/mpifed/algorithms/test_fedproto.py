@@ -5,18 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from convex import Run, clients_of
-from numpy_mlp import HIDDEN, INPUTS, SIZES, present
+from convex import Run, problem_of
+from numpy_mlp import HIDDEN, INPUTS, SIZES
 
-from mpifed.algorithms.global_model.local import Local
-from mpifed.algorithms.personal.fedproto import FedProto, Nearest
 from mpifed.errors import InputError
-from mpifed.models.heads import last_sizes
-from mpifed.models.mlp import mlp
-from mpifed.models.modules import module_model
+from mpifed.model import last_sizes, module_model
 
 WHOLE = {"lr": 0.3, "batch_size": 64}
 STRENGTH = 0.8
+NETWORK = {"name": "mlp", "hidden": [HIDDEN], "activation": "tanh"}
 
 
 def classes(participation=0.5):
@@ -25,9 +22,8 @@ def classes(participation=0.5):
     xs = [draw.normal(size=(n, INPUTS)) for n in SIZES]
     ys = [(x[:, 0] + 0.3 * draw.normal(size=len(x)) > 0).astype(int) for x in xs]
     ys[0][:] = 1
-    data = clients_of(xs, ys, "classification", participation)
-    model = mlp(data[1], hidden=[HIDDEN], activation="tanh")
-    return data, list(zip(xs, ys, strict=True)), model
+    problem = problem_of(xs, ys, "classification", participation, NETWORK)
+    return problem, list(zip(xs, ys, strict=True))
 
 
 def represented(row, x):
@@ -55,12 +51,12 @@ def slope(row, *about, h=1e-5):
 
 
 def test_rounds_written_out():
-    data, samples, model = classes()
+    data, samples = classes()
     local = {**WHOLE, "epochs": 3}
-    run = Run(FedProto, data, model=model, local=local, fedproto_lambda=STRENGTH)
+    run = Run("fedproto", data, local=local, fedproto_lambda=STRENGTH)
     own, prototypes = run.state.models[:, 0].numpy().copy(), {}
-    for round in range(1, 6):
-        who, _ = present(data[0], round)
+    for _ in range(5):
+        who = run.participants
         for i in who:
             for _ in range(3):
                 own[i] -= 0.3 * slope(own[i], *samples[i], prototypes)
@@ -75,7 +71,7 @@ def test_rounds_written_out():
         for j, known in prototypes.items():
             assert run.state.prototypes[j].numpy() == pytest.approx([*known, 1], abs=1e-8)
     assert set(prototypes) == {0, 1}
-    deployed = run.method.deploy(run.state, run.clients, None)
+    deployed = run.algorithm.deploy(run.state, run.clients, None)
     for i, (x, _) in enumerate(samples):
         z = represented(own[i], x)[:, None] - np.array([prototypes[0], prototypes[1]])
         wanted = np.square(z).sum(2) @ [1, -1]
@@ -85,26 +81,28 @@ def test_rounds_written_out():
 
 
 def test_a_label_that_nobody_has_shown_is_not_predicted():
-    _, samples, model = classes()
-    row = torch.from_numpy(model.init(np.random.default_rng(0)))[None]
-    prototypes = torch.zeros(2, HIDDEN + 1, dtype=torch.float64)
-    x = torch.from_numpy(samples[1][0])
-    assert (Nearest(model, row, prototypes)(x) == 0).all()
-    prototypes[1, -1] = 1
-    assert (Nearest(model, row, prototypes)(x) > 1e20).all()
+    data, samples = classes()
+    run, x = Run("fedproto", data, local=WHOLE), torch.from_numpy(samples[1][0])
+
+    def outputs():
+        return run.algorithm.deploy(run.state, run.clients, None).local_predictor(1)(x)
+
+    assert (outputs() == 0).all()
+    run.start_from(prototypes=np.eye(2, HIDDEN + 1, HIDDEN - 1))
+    assert (outputs() > 1e20).all()
 
 
 def test_without_the_pull_it_is_training_alone():
-    data, _, model = classes()
+    data, _ = classes()
     how = {"fedproto_lambda": 0.0, "deployed": "model"}
-    run = Run(FedProto, data, model=model, local=WHOLE, **how).go(3)
-    alone = Run(Local, data, model=model, local=WHOLE).go(3)
-    assert run.deployed() == pytest.approx(alone.deployed(), abs=1e-14)
-    assert run.method.payload() == 2 * (HIDDEN + 1)
+    run = Run("fedproto", data, local=WHOLE, **how).go(3)
+    alone = Run("local", data, local=WHOLE).go(3)
+    assert run.models() == pytest.approx(alone.models(), abs=1e-14)
+    assert run.algorithm.payload() == 2 * (HIDDEN + 1)
 
 
 def test_a_last_layer_that_is_not_linear_is_refused():
-    with pytest.raises(InputError, match="is a Bilinear; it must be a Linear"):
+    with pytest.raises(InputError, match=r"Bilinear.*Linear"):
         last_sizes(module_model(Twice, (3,), (2,)))
 
 

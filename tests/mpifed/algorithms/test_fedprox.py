@@ -6,61 +6,48 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
-from convex import Run, clients_of, two_quadratics
+from convex import Run, problem_of, two_quadratics
 from least_squares import LeastSquares
-from test_algorithms import engine_of
 
-from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.algorithms.fedavg.fednova import FedNova
-from mpifed.algorithms.fedavg.fedprox import FedProx
-from mpifed.algorithms.global_model.agnostic import Agnostic
-from mpifed.algorithms.global_model.qffl import Qffl
-from mpifed.algorithms.global_model.scaffold import Scaffold
-from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
-from mpifed.federation.participation import Uniform
+from mpifed.testing import run_rounds
 
 PARTIAL = {"name": "stragglers", "rate": 0.6, "late": "partial"}
 
 
-def rounds(name, exchange="server", **more):
-    engine = engine_of(name, exchange, **more)
-    with torch.no_grad():
-        engine.prepare()
-    for _ in range(3):
-        engine.advance()
-    return engine.digest()
+def digest(method, exchange="server", **keys):
+    local = {"batch_size": 16, "momentum": 0.9}
+    return run_rounds(method, rounds=3, exchange=exchange, local=local, **keys).digest
 
 
 def test_many_steps_solve_the_proximal_problem():
     """x = sum_i b_i c_i / sum_i b_i with b_i = a_i / (a_i + mu)."""
-    run = Run(FedProx, two_quadratics(), local={"lr": 0.1, "epochs": 80}, mu=2.0).go(40)
-    assert run.deployed() == pytest.approx(2.571428571, abs=1e-9)
+    run = Run("fedprox", two_quadratics(), local={"lr": 0.1, "epochs": 80}, mu=2.0).go(40)
+    assert run.models() == pytest.approx(2.571428571, abs=1e-9)
 
 
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
 @pytest.mark.parametrize("participation", [1.0, PARTIAL])
 def test_without_a_pull_it_is_fedavg_bit_for_bit(exchange, participation):
     how = {"participation": participation}
-    plain = rounds("fedavg", exchange, **how)
+    plain = digest("fedavg", exchange, **how)
     for mu in (0, 1):
-        pulled = rounds("fedprox", exchange, **how, algorithm={"name": "fedprox", "mu": mu})
+        pulled = digest({"name": "fedprox", "mu": mu}, exchange, **how)
         assert (pulled == plain) == (mu == 0)
 
 
 def test_stragglers_send_what_a_part_of_their_steps_gave():
     """The systems heterogeneity of the paper is an option of the participation."""
-    assert rounds("fedprox", participation=PARTIAL) != rounds("fedprox")
+    assert digest("fedprox", participation=PARTIAL) != digest("fedprox")
 
 
 def test_four_rounds_are_those_of_numpy():
     problem = LeastSquares()
     local = {"lr": 0.1, "epochs": 3, "batch_size": 20, "weight_decay": 0.05}
-    run = Run(FedProx, problem.data, local=local, mu=0.7)
+    run = Run("fedprox", problem.data, local=local, mu=0.7)
     x = problem.starts(run)
-    for round in range(1, 5):
-        chosen, trained = problem.chosen(round), []
+    for _ in range(4):
+        chosen, trained = run.participants, []
         for t in chosen:
             w = x.copy()
             for _ in range(3):
@@ -68,7 +55,8 @@ def test_four_rounds_are_those_of_numpy():
             trained.append(w)
         p = problem.shares[chosen] / problem.shares[chosen].sum()
         x = p @ np.array(trained)
-    assert run.go(4).deployed()[0] == pytest.approx(x, abs=1e-13)
+        run.go()
+    assert run.models()[0] == pytest.approx(x, abs=1e-13)
 
 
 # q-FFL: FedAvg for q = 0, the minimiser of its objective, and the method written out in numpy.
@@ -78,10 +66,10 @@ def test_four_rounds_are_those_of_numpy():
 def test_it_is_fedavg_where_q_is_0(participation):
     problem = LeastSquares(participation=participation)
     local = {"lr": 0.1, "epochs": 2, "batch_size": 4, "momentum": 0.5}
-    run = Run(Qffl, problem.data, local=local, q=0.0)
-    plain = Run(FedAvg, problem.data, local=local)
+    run = Run("qffl", problem.data, local=local, q=0.0)
+    plain = Run("fedavg", problem.data, local=local)
     for _ in range(5):
-        assert run.go().deployed() == pytest.approx(plain.go().deployed(), abs=1e-14)
+        assert run.go().models() == pytest.approx(plain.go().models(), abs=1e-14)
 
 
 @pytest.mark.parametrize(("q", "epochs"), [(0, 5), (1, 1), (1, 5), (2.5, 1)])
@@ -91,18 +79,18 @@ def test_it_ends_where_the_weighted_moves_cancel(q, epochs):
     One step (q-FedSGD) ends at the minimiser of sum F^(q+1): 4 r / (1 + r), r^(2q+1) = 3^(q+1).
     """
     local = {"lr": 0.2, "epochs": epochs}
-    run = Run(Qffl, two_quadratics(), local=local, q=float(q)).go(120)
+    run = Run("qffl", two_quadratics(), local=local, q=float(q)).go(120)
     g = 1 - (1 - 0.2 * np.array([1.0, 3.0])) ** epochs
     r = (3**q * g[1] / g[0]) ** (1 / (2 * q + 1))
     if epochs == 1:
         assert r ** (2 * q + 1) == pytest.approx(3 ** (q + 1))
-    assert run.deployed() == pytest.approx(4 * r / (1 + r), rel=1e-9)
+    assert run.models() == pytest.approx(4 * r / (1 + r), rel=1e-9)
 
 
 def test_larger_q_is_fairer():
     """Both risks are equal at 4 sqrt(3) / (1 + sqrt(3)), where the larger is least."""
     ends = [
-        Run(Qffl, two_quadratics(), local={"lr": 0.2}, q=q).go(100).deployed().item()
+        Run("qffl", two_quadratics(), local={"lr": 0.2}, q=q).go(100).models()[0, 0]
         for q in (0.0, 1.0, 8.0)
     ]
     equal = 4 * 3**0.5 / (1 + 3**0.5)
@@ -114,11 +102,11 @@ def test_larger_q_is_fairer():
 def test_four_rounds_are_those_of_numpy_of_qffl(q, lipschitz):
     problem, lr = LeastSquares(), 0.1
     local = {"lr": lr, "epochs": 3, "batch_size": 20}
-    run = Run(Qffl, problem.data, local=local, q=q, lipschitz=lipschitz)
+    run = Run("qffl", problem.data, local=local, q=q, lipschitz=lipschitz)
     x, big = problem.starts(run), lipschitz or 1 / lr
-    for round in range(1, 5):
+    for _ in range(4):
         delta, h = np.zeros_like(x), 0.0
-        for t in problem.chosen(round):
+        for t in run.participants:
             w = x.copy()
             for _ in range(3):
                 w -= lr * problem.gradient(t, w)
@@ -126,24 +114,24 @@ def test_four_rounds_are_those_of_numpy_of_qffl(q, lipschitz):
             delta += problem.shares[t] * risk**q * move
             h += problem.shares[t] * (q * risk ** (q - 1) * move @ move + big * risk**q)
         x = x - delta / h
-        assert run.go().deployed()[0] == pytest.approx(x, abs=1e-12)
+        assert run.go().models()[0] == pytest.approx(x, abs=1e-12)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("kind", [Qffl, FedNova])
+@pytest.mark.parametrize("kind", ["qffl", "fednova"])
 def test_a_message_is_a_move_and_one_number(kind, compressed):
     problem, section = LeastSquares(participation=1.0), ("rand_k", {"k": 2})
     local = {"lr": 0.1, "batch_size": 20}
     run = Run(kind, problem.data, section if compressed else None, local=local).go(3)
     # From what is left of a move, the server cannot tell how long it was.
-    sent = 2 + 1 + (kind is Qffl) if compressed else len(problem.starts(run)) + 1
-    assert run.server.ledger.up_floats == 3 * len(problem.xs) * sent
+    sent = 2 + 1 + (kind == "qffl") if compressed else len(problem.starts(run)) + 1
+    assert run.exchange.ledger.up_floats == 3 * len(problem.xs) * sent
 
 
 def test_a_client_that_fits_its_samples_leaves_the_model_finite():
-    data = clients_of([np.eye(2), np.eye(2)], [np.zeros(2), np.zeros(2)])
-    run = Run(Qffl, data, local={"lr": 0.5, "epochs": 10}, q=0.5).go(60)
-    assert np.abs(run.deployed()).max() < 1e-3
+    data = problem_of([np.eye(2), np.eye(2)], [np.zeros(2), np.zeros(2)])
+    run = Run("qffl", data, local={"lr": 0.5, "epochs": 10}, q=0.5).go(60)
+    assert np.abs(run.models()).max() < 1e-3
 
 
 # AFL: its saddle points, and the method written out in numpy.
@@ -167,18 +155,18 @@ def nearest_in_the_simplex(v):
 
 def test_it_ends_where_both_risks_are_equal():
     """x^2 / 2 = 3 (x - 4)^2 / 2 and lambda_1 x = 3 lambda_2 (4 - x)."""
-    run = Run(Agnostic, two_quadratics(), deployed="last").go(300)
-    assert run.deployed() == pytest.approx(4 * ROOT / (1 + ROOT), abs=1e-9)
-    found = run.method.learnt(run.state, run.server)["lambda"]
+    run = Run("agnostic", two_quadratics(), deployed="last").go(300)
+    assert run.models() == pytest.approx(4 * ROOT / (1 + ROOT), abs=1e-9)
+    found = run.algorithm.learnt(run.state, run.exchange)["lambda"]
     assert found.numpy() == pytest.approx(np.array([ROOT, 1]) / (1 + ROOT), abs=1e-9)
 
 
 def test_a_client_whose_risk_is_always_larger_decides_alone():
     """F_1 = (w - 1)^2 / 2, F_2 = (w^2 + (w - 50)^2) / 4, which is least at 25."""
-    data = clients_of([np.ones((1, 1)), np.ones((2, 1))], [np.ones(1), np.array([0.0, 50.0])])
-    run = Run(Agnostic, data, deployed="last").go(250)
+    data = problem_of([np.ones((1, 1)), np.ones((2, 1))], [np.ones(1), np.array([0.0, 50.0])])
+    run = Run("agnostic", data, deployed="last").go(250)
     assert run.state.mixture.numpy() == pytest.approx([0, 1])
-    assert run.deployed() == pytest.approx(25, abs=1e-8)
+    assert run.models() == pytest.approx(25, abs=1e-8)
 
 
 @pytest.mark.parametrize("deployed", ["average", "last"])
@@ -186,13 +174,13 @@ def test_a_client_whose_risk_is_always_larger_decides_alone():
 def test_four_rounds_are_those_of_numpy_of_agnostic(deployed, participation):
     problem = LeastSquares(participation=participation)
     steps = {"gamma_w": 0.2, "gamma_lambda": 0.3}
-    run = Run(Agnostic, problem.data, deployed=deployed, **steps)
+    run = Run("agnostic", problem.data, deployed=deployed, **steps)
     w, mixture, p = problem.starts(run), problem.shares.copy(), 1.0
     if participation < 1:
-        p = len(problem.chosen(1)) / len(problem.xs)
+        p = len(run.participants) / len(problem.xs)
     passed = []
-    for round in range(1, 5):
-        chosen = problem.chosen(round)
+    for _ in range(4):
+        chosen = run.participants
         risks = np.zeros(len(mixture))
         risks[chosen] = [problem.risk(t, w) for t in chosen]
         w = w - 0.2 / p * sum(mixture[t] * problem.gradient(t, w) for t in chosen)
@@ -201,7 +189,7 @@ def test_four_rounds_are_those_of_numpy_of_agnostic(deployed, participation):
         run.go()
         assert run.state.mixture.numpy() == pytest.approx(mixture, abs=1e-12)
         expected = np.mean(passed, 0) if deployed == "average" else w
-        assert run.deployed()[0] == pytest.approx(expected, abs=1e-12)
+        assert run.models()[0] == pytest.approx(expected, abs=1e-12)
     assert (mixture == 0).any()
 
 
@@ -213,8 +201,8 @@ def test_four_rounds_are_those_of_numpy_of_agnostic(deployed, participation):
 def test_it_ends_at_the_minimiser_whatever_the_number_of_steps(option, steps):
     """c_i is then the gradient of f_i, and c that of f, 0."""
     local = {"lr": 0.1, "epochs": steps}
-    run = Run(Scaffold, two_quadratics(), local=local, variate_option=option).go(250)
-    assert run.deployed() == pytest.approx(3.0, abs=1e-10)
+    run = Run("scaffold", two_quadratics(), local=local, variate_option=option).go(250)
+    assert run.models() == pytest.approx(3.0, abs=1e-10)
     assert run.state.variates.flatten().numpy() == pytest.approx([3, -3], abs=1e-10)
     assert run.state.variate.numpy() == pytest.approx(0, abs=1e-10)
 
@@ -223,10 +211,10 @@ def test_it_ends_at_the_minimiser_whatever_the_number_of_steps(option, steps):
 def test_one_step_is_the_gradient_step_of_fedavg(option):
     problem = LeastSquares(participation=1.0)
     local = {"lr": 0.2, "batch_size": 20, "weight_decay": 0.1}
-    run = Run(Scaffold, problem.data, local=local, variate_option=option)
-    plain = Run(FedAvg, problem.data, local=local)
+    run = Run("scaffold", problem.data, local=local, variate_option=option)
+    plain = Run("fedavg", problem.data, local=local)
     for _ in range(4):
-        assert run.go().deployed() == pytest.approx(plain.go().deployed(), abs=1e-14)
+        assert run.go().models() == pytest.approx(plain.go().models(), abs=1e-14)
 
 
 @pytest.mark.parametrize("weights", ["samples", "uniform"])
@@ -235,7 +223,7 @@ def test_four_rounds_are_those_of_numpy_of_scaffold(option, weights):
     problem, lr, decay, eta = LeastSquares(), 0.1, 0.05, 0.7
     options = {"variate_option": option, "client_weights": weights, "server_lr": eta}
     local = {"lr": lr, "epochs": 3, "batch_size": 20, "weight_decay": decay}
-    run = Run(Scaffold, problem.data, local=local, **options)
+    run = Run("scaffold", problem.data, local=local, **options)
     n = len(problem.xs)
     p = problem.shares if weights == "samples" else np.full(n, 1 / n)
     x = problem.starts(run)
@@ -244,8 +232,8 @@ def test_four_rounds_are_those_of_numpy_of_scaffold(option, weights):
     def gradient(t, w):
         return problem.gradient(t, w) + decay * w
 
-    for round in range(1, 5):
-        chosen = problem.chosen(round)
+    for _ in range(4):
+        chosen = run.participants
         moves, changes = np.zeros((2, n, len(x)))
         for t in chosen:
             y = x.copy()
@@ -256,20 +244,22 @@ def test_four_rounds_are_those_of_numpy_of_scaffold(option, weights):
         x = x + eta * (p @ moves) / p[chosen].sum()
         c, own = c + p @ changes, own + changes
         run.go()
-        assert run.deployed()[0] == pytest.approx(x, abs=1e-13)
+        assert run.models()[0] == pytest.approx(x, abs=1e-13)
         assert run.state.variate[0].numpy() == pytest.approx(c, abs=1e-13)
         assert c == pytest.approx(p @ own, abs=1e-13)
 
 
 def test_the_mean_of_the_variates_is_that_of_the_server_with_unbiased_weights_too():
-    problem = LeastSquares(participation=Uniform(fraction=0.4, weights="unbiased"))
+    problem = LeastSquares(
+        participation={"name": "uniform", "fraction": 0.4, "weights": "unbiased"}
+    )
     local = {"lr": 0.1, "epochs": 2, "batch_size": 4}
-    run = Run(Scaffold, problem.data, local=local).go(5)
+    run = Run("scaffold", problem.data, local=local).go(5)
     mean = problem.shares @ run.state.variates[:, 0].numpy()
     assert run.state.variate[0].numpy() == pytest.approx(mean, abs=1e-13)
 
 
 @pytest.mark.parametrize("local", [{"momentum": 0.9}, {"optimizer": "adam"}])
 def test_other_steps_than_those_of_plain_sgd_are_refused(local):
-    with pytest.raises(InputError, match=r"local\.(optimizer|momentum) is .*plain SGD"):
-        resolve({"algorithm": "scaffold", "local": local})
+    with pytest.raises(InputError, match=r"local\.(optimizer|momentum) is"):
+        run_rounds("scaffold", local=local, rounds=0)

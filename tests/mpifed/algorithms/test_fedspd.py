@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convex import Run
-from gossip_exchange import exchange_of
+from convex import Run, gossip
 from least_squares import LeastSquares
 
-from mpifed.algorithms.fedem.fedspd import FedSPD
-from mpifed.federation.clients import Draws
+from mpifed.method import Draws
 
 S, LR = 2, 0.05
 
 
 @pytest.mark.parametrize("cluster_draw", ["mixture", "uniform"])
 def test_rounds_and_deployed_models_are_those_of_numpy(cluster_draw):
-    problem, exchange = LeastSquares(participation=1.0), exchange_of("none", n=5)
+    problem = LeastSquares(participation=1.0)
     run = Run(
-        FedSPD,
+        "fedspd",
         problem.data,
         local={"lr": LR, "epochs": 2, "batch_size": 20},
-        server=exchange,
+        exchange=gossip(),
         n_clusters=S,
         cluster_draw=cluster_draw,
     )
-    near = exchange.schedule.matrix(1).to_dense() != 0
+    near = run.mixing_matrix() != 0
     c, floats = run.state.models.numpy().copy(), 0
 
     def labels(i):
@@ -59,6 +57,6 @@ def test_rounds_and_deployed_models_are_those_of_numpy(cluster_draw):
         floats += 0 if k == 1 else near.sum() - 5
         run.go()
         assert run.state.models.numpy() == pytest.approx(c, abs=1e-12)
-        assert exchange.ledger.up_floats == floats
+        assert run.exchange.ledger.up_floats == floats
     deployed = [descended(shares(i) @ c[i], problem.xs[i], problem.ys[i], 1) for i in range(5)]
-    assert run.deployed() == pytest.approx(np.array(deployed), abs=1e-12)
+    assert run.models() == pytest.approx(np.array(deployed), abs=1e-12)

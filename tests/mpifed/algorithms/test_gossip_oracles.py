@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from personal_runs import ran
-
-from mpifed.training.evaluation import training_of
 
 DEGREES = np.array([1, 2, 2, 1])
 RATE, EPOCHS, ROUNDS, D = 0.4, 2, 3, 3
@@ -149,8 +146,8 @@ OWN |= dict.fromkeys(("ditto", "apfl", "pfedme", "pfedme in FedEM"), "personal")
 @pytest.mark.parametrize("name", METHODS)
 def test_three_rounds_by_gossip_are_those_of_a_program_in_numpy(name):
     local, options = METHODS[name]
-    _, engine = ran(name.partition(" ")[0], options, 0, **SETTINGS)
-    train = training_of(engine.setup, engine.shards).shards.train
+    run = ran(name.partition(" ")[0], options, 0, **SETTINGS)
+    train = run.clients.shards.train
     parts = [train.rows_of(t) for t in range(4)]
     samples = [(train.x[part].numpy(), train.y[part].numpy()) for part in parts]
     sizes = np.array([len(y) for _, y in samples])
@@ -158,7 +155,7 @@ def test_three_rounds_by_gossip_are_those_of_a_program_in_numpy(name):
     rates = RATE * sizes * 4 / sizes.sum()
 
     def rows(field):
-        return getattr(engine.state.algorithm, field).numpy()[:, 0].copy()
+        return getattr(run.state, field).numpy()[:, 0].copy()
 
     shared = rows(SHARES.get(name, "model"))
     own = list(rows(OWN[name])) if name in OWN else [None] * 4
@@ -168,8 +165,7 @@ def test_three_rounds_by_gossip_are_those_of_a_program_in_numpy(name):
         moved = [local(samples[t], rates[t], own[t], shared[t], round) for t in range(4)]
         own = [each[1] for each in moved]
         shared = mixing() @ np.stack([each[0] for each in moved])
-        with torch.no_grad():
-            engine.advance()
+        run.advance()
         assert rows(SHARES.get(name, "model")) == pytest.approx(shared, rel=1e-9, abs=1e-12)
         if name in OWN:
             assert rows(OWN[name]) == pytest.approx(np.stack(own), rel=1e-9, abs=1e-12)

@@ -8,11 +8,8 @@ import torch
 from convex import Run
 from numpy_mlp import HIDDEN, INPUTS, gradient, present, regressions
 
-from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.algorithms.fedavg.moon import Moon
 from mpifed.errors import InputError
-from mpifed.model import Model, representation
-from mpifed.models.representations import contrastive
+from mpifed.model import Model, contrastive, representation
 
 WHOLE = {"lr": 0.3, "batch_size": 64}
 MU, TAU = 3.0, 0.4
@@ -45,14 +42,14 @@ def slope(row, near, away, x, h=1e-5):
 
 
 def test_four_rounds_written_out():
-    data, samples, model = regressions()
+    data, samples = regressions()
     options = {"moon_mu": MU, "moon_tau": TAU}
-    run = Run(Moon, data, model=model, local={**WHOLE, "epochs": 3}, **options)
-    plain = Run(FedAvg, data, model=model, local={**WHOLE, "epochs": 3})
+    run = Run("moon", data, local={**WHOLE, "epochs": 3}, **options)
+    plain = Run("fedavg", data, local={**WHOLE, "epochs": 3})
     w = run.x.copy()
     previous = np.tile(w, (len(samples), 1))
-    for round in range(1, 5):
-        who, weights = present(data[0], round)
+    for _ in range(4):
+        who, weights = present(run)
         sent = []
         for i in who:
             (x, y), row = samples[i], w.copy()
@@ -69,14 +66,15 @@ def test_four_rounds_written_out():
 
 
 def test_without_the_contrast_it_is_fedavg():
-    data, _, model = regressions()
-    run = Run(Moon, data, model=model, local=WHOLE, moon_mu=0.0).go(3)
-    plain = Run(FedAvg, data, model=model, local=WHOLE).go(3)
+    data, _ = regressions()
+    run = Run("moon", data, local=WHOLE, moon_mu=0.0).go(3)
+    plain = Run("fedavg", data, local=WHOLE).go(3)
     assert run.x == pytest.approx(plain.x, abs=1e-14)
 
 
 def test_gradients_of_rows_are_those_of_single_steps():
-    _, samples, model = regressions()
+    data, samples = regressions()
+    model = Run("local", data).model
     both, draw = contrastive(model, MU, TAU), np.random.default_rng(1)
     rows = torch.from_numpy(draw.normal(size=(2, both.n_parameters)))
     x, y = (torch.from_numpy(a) for a in samples[1])
@@ -98,7 +96,7 @@ class Formula(Model):
 
 
 def test_models_without_a_last_layer_are_refused():
-    with pytest.raises(InputError, match="which is no torch module"):
+    with pytest.raises(InputError, match="torch module"):
         contrastive(Formula(), MU, TAU)
     with pytest.raises(InputError, match="are not known"):
         representation(Formula(), torch.zeros(1, 3), torch.zeros(1, 3))

@@ -8,10 +8,10 @@ import pytest
 import torch
 from on_ranks import run
 from personal_runs import ran
-from test_algorithms import engine_of
 
-from mpifed.federation.clients import Draws
-from mpifed.training.evaluation import first_samples, training_of
+from mpifed.dataset import Shards, Split
+from mpifed.method import Clients, Draws
+from mpifed.testing import run_rounds
 
 NETWORK = {
     "data": "digits",
@@ -26,9 +26,19 @@ METHODS = {
 }
 
 
-def unseen_of(setup, samples):
-    """The clients that take no part in training."""
-    return samples.among_hosted(np.flatnonzero(setup.federation.unseen))
+def adapted(rounds, share=1.0):
+    """What clients that take no part predict with, given the first of their samples."""
+    everyone, draws = rounds.clients, Draws(0, rounds.round)
+    train = everyone.shards.train
+    counts = np.floor(share * train.counts).astype(int)
+    first = np.concatenate(
+        [np.arange(begin, begin + n) for begin, n in zip(train.offsets, counts, strict=False)]
+    )
+    part = Split(train.x[first], train.y[first], np.concatenate([[0], np.cumsum(counts)]))
+    shards = Shards(everyone.shards.client_ids, part, everyone.shards.val, everyone.shards.test)
+    unseen = Clients(everyone.federation, shards, np.flatnonzero(everyone.federation.unseen))
+    predictor = rounds.algorithm.adapt(rounds.state, unseen, rounds.exchange, draws)
+    return predictor.parameters.clone()
 
 
 @pytest.mark.parametrize("buffers", ["average", "local"])
@@ -39,12 +49,9 @@ def test_running_statistics_follow_the_models(name, buffers):
     given = {**NETWORK, "local": local}
     if buffers == "local":
         given = {**given, "evaluation": {}}
-    found, engine = ran(name, METHODS[name], rounds=2, **given)
-    method, model = engine.setup.algorithm, engine.setup.model
-    with torch.no_grad():
-        rows = training_of(engine.setup, engine.shards).rows
-        own = method.deploy(found, engine.everyone, Draws(0, 2)).parameters[rows]
-    places = {place.name: place for place in model.spans()}
+    rounds = ran(name, METHODS[name], rounds=2, **given)
+    own = torch.from_numpy(rounds.deployed.parameters)
+    places = {place.name: place for place in rounds.model.spans()}
     spread, count = (
         own[..., places[f"3.{name}"].begin : places[f"3.{name}"].end]
         for name in ("running_var", "num_batches_tracked")
@@ -53,9 +60,7 @@ def test_running_statistics_follow_the_models(name, buffers):
     assert (spread > 0).all() and (spread != 1).all() and (count > 0).all()
     if buffers == "average":
         with torch.no_grad():
-            clients = unseen_of(engine.setup, engine.shards)
-            unseen = method.adapt(found, clients, engine.setup.exchange, Draws(0, 2))
-        assert torch.isfinite(unseen.parameters).all()
+            assert torch.isfinite(adapted(rounds)).all()
 
 
 # Running statistics are averaged as in FedAvg, whatever a server does with parameters.
@@ -73,20 +78,17 @@ NORMALISED = {
 }
 
 
-def engine_after_a_round(name, **options):
-    engine = engine_of("fedavg", "server", algorithm={"name": name, **options}, **NORMALISED)
-    with torch.no_grad():
-        engine.prepare()
-    engine.advance()
-    return engine
+def after_a_round(name, local=NORMALISED["local"], **options):
+    keys = {**NORMALISED, "local": local}
+    return run_rounds({"name": name, **options}, clients=4, **keys)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "qffl"])
 def test_after_the_same_local_steps_they_are_those_of_fedavg(name):
     """Control variates are zero and weights by risks come after the steps of the first round."""
-    plain, engine = engine_after_a_round("fedavg"), engine_after_a_round(name, **OPTIONS[name])
-    expected, found = (e.state.algorithm.model for e in (plain, engine))
-    n = plain.setup.model.n_buffers
+    plain, rounds = after_a_round("fedavg"), after_a_round(name, **OPTIONS[name])
+    expected, found = plain.state.model, rounds.state.model
+    n = plain.model.n_buffers
     assert n == 13
     assert torch.allclose(found[..., -n:], expected[..., -n:], atol=1e-5)
     assert not torch.allclose(found[..., :-n], expected[..., :-n], atol=1e-3)
@@ -96,13 +98,9 @@ def test_after_the_same_local_steps_they_are_those_of_fedavg(name):
 @pytest.mark.parametrize("buffers", ["average", "local"])
 def test_clients_deploy_their_own_or_the_averaged_ones(name, buffers):
     local = {**NORMALISED["local"], "buffers": buffers}
-    how = {**NORMALISED, "local": local, "algorithm": {"name": name, **OPTIONS[name]}}
-    engine = engine_of("fedavg", "server", **how)
+    rounds = after_a_round(name, local, **OPTIONS[name])
     with torch.no_grad():
-        engine.prepare()
-        engine.advance()
-        algorithm, state = engine.setup.algorithm, engine.state.algorithm
-        found = algorithm.deploy(state, training_of(engine.setup, engine.shards), None).parameters
+        found = rounds.algorithm.deploy(rounds.state, rounds.clients, None).parameters
     assert found.dim() == (2 if buffers == "average" else 3)
     assert torch.isfinite(found).all()
 
@@ -147,16 +145,9 @@ def test_shares_of_tags_have_the_recall_that_tags_are_measured_by(tmp_path):
 
 @pytest.mark.parametrize("algorithm", ["l2gd", "l2sgd", "fomaml", "maml", "reptile"])
 def test_methods_with_gradients_of_whole_risks_see_the_share_alone(algorithm):
-    _, engine = ran(algorithm, rounds=1, clients=6, evaluation={"unseen_fraction": 0.4})
-    method, server = engine.setup.algorithm, engine.setup.exchange
-
-    def adapted(clients):
-        found = method.adapt(engine.state.algorithm, clients, server, Draws(0, 1))
-        return found.parameters.clone()
-
-    few = first_samples(unseen_of(engine.setup, engine.shards), 0.3)
-    alone = adapted(few)
-    assert not torch.equal(alone, adapted(unseen_of(engine.setup, engine.shards)))
-    assert torch.equal(alone, adapted(few))
-    none = adapted(first_samples(unseen_of(engine.setup, engine.shards), 0.0))
-    assert torch.equal(none, server.mean(engine.state.algorithm.model).expand_as(none))
+    rounds = ran(algorithm, rounds=1, clients=6, evaluation={"unseen_fraction": 0.4})
+    few = adapted(rounds, 0.3)
+    assert not torch.equal(few, adapted(rounds))
+    assert torch.equal(few, adapted(rounds, 0.3))
+    none = adapted(rounds, 0.0)
+    assert torch.equal(none, rounds.state.model.expand_as(none))

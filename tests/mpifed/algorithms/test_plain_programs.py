@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convex import Run, clients_of
-from personal_runs import LOCAL, gradient, mean, regression, taking_part
-from test_fedem import numpy_posterior
-from test_local_sgd import logistic_gradient
-
-from mpifed.algorithms.fedavg.fedadam import FedAdam
-from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.algorithms.fedavg.fedavg_ft import FedAvgFineTuned
-from mpifed.algorithms.fedem import FedEM
-from mpifed.algorithms.global_model.local import Local
-from mpifed.federation.clients import participants
-from mpifed.models.linear import linear
+from convex import Run, problem_of
+from numpy_logistic import logistic_gradient, numpy_posterior
+from numpy_mlp import present
+from personal_runs import LOCAL, gradient, mean, regression
 
 SIZES, RATE, EPOCHS = (5, 12, 3, 8), 0.7, 2
 LOCAL_PLAIN_PROGRAMS = {"lr": RATE, "epochs": EPOCHS, "batch_size": 16}
@@ -26,16 +18,8 @@ def problem():
     draw = np.random.default_rng(1)
     xs = [draw.normal(size=(n, 3)) for n in SIZES]
     ys = [(draw.random(n) < 0.5).astype(int) for n in SIZES]
-    data = clients_of(xs, ys, "classification", 0.5)
-    return data, linear(data[1]), list(zip(xs, ys, strict=True))
-
-
-def present(clients, round):
-    """The participants of a round and their weights n_t over the sum."""
-    federation = clients.federation
-    who = np.flatnonzero(participants(federation, federation.participation, 0, round))
-    counts = np.array(SIZES)[who]
-    return who, counts / max(counts.sum(), 1)
+    data = problem_of(xs, ys, "classification", 0.5, "linear")
+    return data, list(zip(xs, ys, strict=True))
 
 
 def descend(w, x, y, q, steps=EPOCHS):
@@ -45,12 +29,12 @@ def descend(w, x, y, q, steps=EPOCHS):
 
 
 def test_fedem():
-    data, model, samples = problem()
-    run = Run(FedEM, data, model=model, local=LOCAL_PLAIN_PROGRAMS)
+    data, samples = problem()
+    run = Run("fedem", data, local=LOCAL_PLAIN_PROGRAMS)
     theta, pi = run.state.components.numpy(), run.state.mixture.numpy().copy()
     counts = []
-    for round in range(1, 5):
-        who, weights = present(data[0], round)
+    for _ in range(4):
+        who, weights = present(run, SIZES)
         trained = []
         for i in who:
             q = numpy_posterior(theta, pi[i], *samples[i])
@@ -67,29 +51,30 @@ def test_fedem():
 
 @pytest.mark.parametrize("tuned", [False, True])
 def test_fedavg_and_its_fine_tuned_models(tuned):
-    data, model, samples = problem()
-    run = Run(FedAvgFineTuned if tuned else FedAvg, data, model=model, local=LOCAL_PLAIN_PROGRAMS)
+    data, samples = problem()
+    run = Run("fedavg_ft" if tuned else "fedavg", data, local=LOCAL_PLAIN_PROGRAMS)
     w = run.x.copy()
-    for round in range(1, 5):
-        who, weights = present(data[0], round)
+    for _ in range(4):
+        who, weights = present(run, SIZES)
         if len(who):
             w = weights @ np.array([descend(w, *samples[i], np.ones(SIZES[i])) for i in who])
-    run.go(4)
+        run.go()
     assert run.x == pytest.approx(w, abs=1e-12)
-    expected = [w]
+    expected = [w] * 4
     if tuned:
         expected = [descend(w, x, y, np.ones(len(y)), steps=1) for x, y in samples]
-    assert run.deployed() == pytest.approx(np.array(expected), abs=1e-12)
+    assert run.models() == pytest.approx(np.array(expected), abs=1e-12)
 
 
 def test_local():
-    data, model, samples = problem()
-    run = Run(Local, data, model=model, local=LOCAL_PLAIN_PROGRAMS)
-    own = run.deployed().copy()
-    for round in range(1, 5):
-        for i in present(data[0], round)[0]:
+    data, samples = problem()
+    run = Run("local", data, local=LOCAL_PLAIN_PROGRAMS)
+    own = run.models().copy()
+    for _ in range(4):
+        for i in present(run, SIZES)[0]:
             own[i] = descend(own[i], *samples[i], np.ones(SIZES[i]))
-    assert run.go(4).deployed() == pytest.approx(own, abs=1e-12)
+        run.go()
+    assert run.models() == pytest.approx(own, abs=1e-12)
 
 
 # FedAdam: two rounds by hand (Reddi et al. 2021, Algorithm 2), with both weights of clients.
@@ -101,10 +86,10 @@ def test_rounds_are_those_of_a_program_in_numpy(by, corrected):
     data, samples = regression()
     rate, tau, beta1, beta2 = 0.3, 0.05, 0.9, 0.8
     betas = {"beta1": beta1, "beta2": beta2, "bias_correction": corrected}
-    run = Run(FedAdam, data, local=LOCAL, server_lr=rate, tau=tau, client_weights=by, **betas)
+    run = Run("fedadam", data, local=LOCAL, server_lr=rate, tau=tau, client_weights=by, **betas)
     x, m, v = run.x.copy(), 0.0, 0.0 if corrected else tau**2
     for round in (1, 2):
-        here = taking_part(data, round)
+        here = run.participants
         moves = {i: -LOCAL["lr"] * gradient(samples[i], x) for i in here}
         delta = mean(moves, here, by == "samples")
         m, v = beta1 * m + (1 - beta1) * delta, beta2 * v + (1 - beta2) * delta**2
@@ -112,4 +97,5 @@ def test_rounds_are_those_of_a_program_in_numpy(by, corrected):
         if corrected:
             first, second = m / (1 - beta1**round), v / (1 - beta2**round)
         x = x + rate * first / (np.sqrt(second) + tau)
-    assert run.go(2).x == pytest.approx(x, rel=1e-12)
+        run.go()
+    assert run.x == pytest.approx(x, rel=1e-12)

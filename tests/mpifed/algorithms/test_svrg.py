@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convex import Run, clients_of
-from gossip_exchange import exchange_of
-
-from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.algorithms.fedavg.svrg import Svrg
+from convex import Run, gossip, problem_of
 
 N, M, D = 5, 6, 3
 DRAW = np.random.default_rng(3)
@@ -19,16 +15,14 @@ TRACKING = {"name": "tracking", "tracking_mixes": "before"}
 
 
 def gossiping(kind, correction, **options):
-    local = {"lr": 0.02, "steps": 1, "epochs": None, "batch_size": 1}
-    return Run(
-        kind, clients_of(XS, YS), local=local, server=exchange_of(correction, n=N), **options
-    )
+    local = {"lr": 0.02, "steps": 1, "batch_size": 1}
+    return Run(kind, problem_of(XS, YS), local=local, exchange=gossip(correction), **options)
 
 
 def test_rounds_follow_a_sample_its_gradient_at_the_anchor_and_the_whole_one_there():
     """The sample of a step is the one among all by which a step of FedAvg is explained."""
-    run, plain = (gossiping(kind, "none") for kind in (Svrg, FedAvg))
-    w = run.server.schedule.matrix(1).to_dense()
+    run, plain = (gossiping(kind, "none") for kind in ("svrg", "fedavg"))
+    w = run.mixing_matrix()
 
     def gradients(x):
         return XS * (np.einsum("nmd,nd->nm", XS, x) - YS)[..., None]
@@ -38,8 +32,7 @@ def test_rounds_follow_a_sample_its_gradient_at_the_anchor_and_the_whole_one_the
     for k in range(12):
         if k % 10 == 0:
             anchor = x
-        plain.state = type(plain.state)(run.state.model, plain.state.optimizer)
-        plain.round = k
+        plain.start_from(model=run.state.model)
         moved = np.linalg.solve(w, plain.go().state.model[:, 0].numpy())
         steps = (x - moved)[:, None] / 0.02 - gradients(x)
         drawn = np.abs(steps).sum(2).argmin(1)
@@ -50,7 +43,7 @@ def test_rounds_follow_a_sample_its_gradient_at_the_anchor_and_the_whole_one_the
 
 
 def test_gt_svrg_ends_at_the_optimum_at_one_step_size():
-    assert gossiping(Svrg, TRACKING).go(1500).deployed() == pytest.approx(
+    assert gossiping("svrg", TRACKING).go(1500).models() == pytest.approx(
         np.tile(OPTIMUM, (N, 1)), abs=1e-9
     )
-    assert np.abs(gossiping(FedAvg, TRACKING).go(500).deployed() - OPTIMUM).max() > 1e-3
+    assert np.abs(gossiping("fedavg", TRACKING).go(500).models() - OPTIMUM).max() > 1e-3

@@ -7,11 +7,9 @@ penalised models of the clients at (a_i c_i + 2 w) / (a_i + 2)."""
 from __future__ import annotations
 
 import pytest
-from convex import Run, two_quadratics
-from gossip_exchange import exchange_of
+from convex import Run, gossip, two_quadratics
 
-from mpifed.components.tables import ALGORITHMS
-from mpifed.method.algorithm import algorithm_class
+from mpifed.testing import find_item, names
 
 FIVE = {"lr": 0.1, "epochs": 5}
 ONE = {"lr": 0.1}
@@ -88,16 +86,13 @@ ELSEWHERE = {
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_ends_in_its_closed_form(name):
     local, options, rounds, expected = METHODS[name]
-    gossips = algorithm_class(name).exchanges == ("gossip",)
-    server = exchange_of("none", "complete", n=2) if gossips else None
-    run = Run(algorithm_class(name), two_quadratics(), local=local, server=server, **options)
-    found = run.go(rounds).deployed()[:, 0]
-    assert (found if len(found) == 2 else [*found] * 2) == pytest.approx(
-        expected, rel=1e-8, abs=1e-8
-    )
+    gossips = find_item("algorithm", name).exchanges == ("gossip",)
+    exchange = gossip(topology="complete") if gossips else "server"
+    run = Run(name, two_quadratics(), local=local, exchange=exchange, **options)
+    assert run.go(rounds).models()[:, 0] == pytest.approx(expected, rel=1e-8, abs=1e-8)
 
 
 def test_every_method_that_learns_regressions_is_among_them():
-    kinds = {name: algorithm_class(name) for name in ALGORITHMS}
+    kinds = {name: find_item("algorithm", name) for name in names("algorithms")}
     learn = {n for n, kind in kinds.items() if kind.uses_model() and "regression" in kind.tasks}
     assert learn - {*ELSEWHERE, "fedmm_ot"} == {*METHODS}
