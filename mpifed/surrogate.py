@@ -17,8 +17,7 @@ Vectors are flat and float64. ``docs/surrogates.md`` shows how to add a problem.
 whichever clients share its rank. ``cholesky``, ``columns_in_unit_ball``, ``eigenvalues_at_least``,
 ``positive_semidefinite`` and ``simplex`` are projections and a factor that fail alike everywhere.
 
-FedMM itself takes from here ``checked_section`` and ``find``, which make the surrogate that a
-configuration names, and the ``Benchmark`` of transport maps with ``check_targets``.
+FedMM-OT takes from here the ``Benchmark`` of transport maps and ``check_targets``.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.components.registry import checked_section, find
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.local.minibatches import COLUMNS, LANES
@@ -54,13 +52,11 @@ __all__ = [
     "Surrogate",
     "as_surrogate",
     "check_targets",
-    "checked_section",
     "cholesky",
     "client_means",
     "columns_in_unit_ball",
     "each_row",
     "eigenvalues_at_least",
-    "find",
     "padded",
     "positive_semidefinite",
     "simplex",

@@ -30,10 +30,11 @@ For some families of methods:
 * ``starting_point``, a first model of zeros or ones; ``label_sums`` and ``new_prototypes`` of
   representations
 * another run's results: ``stored_configuration``, ``stored_state``, ``plain``
+* an option that is a component: ``checked_section``, and ``find`` by its name
 * ``heartbeat`` of a long computation.
 """
 
-from mpifed.components.registry import plain
+from mpifed.components.registry import checked_section, find, plain
 from mpifed.components.requirement import Not, Only, Requirement
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
 from mpifed.exchange.collectives import agreed, computed_once, largest, total, where_recorded
@@ -72,7 +73,9 @@ __all__ = [
     "Shift",
     "StepScale",
     "agreed",
+    "checked_section",
     "computed_once",
+    "find",
     "heartbeat",
     "initial_models",
     "label_sums",

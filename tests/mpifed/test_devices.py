@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,8 +156,7 @@ def of_network(network, stepping):
 def test_a_checkpoint_is_read_onto_the_device(name, tmp_path):
     with pretended():
         engine = rounds(name, "server", "cuda", 1)
-        record = SimpleNamespace(metrics="round\n")
-        engine._checkpoint(tmp_path, record)
+        engine.checkpoint(tmp_path, "round\n")
         engine.writer.finish()
         path = checkpoint.path_of(tmp_path / "checkpoints", 1)
         again = engine_of(name, "server", device="cuda")

@@ -133,21 +133,22 @@ def test_a_function_may_return_graphs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "names"),
     [
-        ({"topology": nx.DiGraph([(0, 1)])}, "topology: the graph is directed"),
-        ({"topology": nx.empty_graph(N)}, "is disconnected"),
-        ({"weights": np.eye(N) / 2}, "weights: the matrix is not a mixing matrix: rows do not sum"),
-        ({"weights": W, "topology": "ring"}, "has its own edges: leave topology out"),
-        ({"schedule": [W, np.eye(3)]}, "schedule: a periodic schedule needs matrices of one size"),
-        ({"schedule": not_square}, r"not_square for round 1: the matrix has shape \(7, 2\)"),
-        ({"schedule": mass_lost}, "mass_lost for round 1: .* rows do not sum to one by 0.5"),
+        ({"topology": nx.DiGraph([(0, 1)])}, ("topology", "directed")),
+        ({"topology": nx.empty_graph(N)}, ("exchange", "disconnected")),
+        ({"weights": np.eye(N) / 2}, ("weights", "rows do not sum")),
+        ({"weights": W, "topology": "ring"}, ("weights", "topology")),
+        ({"schedule": [W, np.eye(3)]}, ("schedule", "one size")),
+        ({"schedule": not_square}, ("not_square", "round 1", "(7, 2)")),
+        ({"schedule": mass_lost}, ("mass_lost", "round 1", "rows do not sum", "0.5")),
     ],
 )
-def test_what_is_none_of_these_is_refused_before_training(tmp_path, given, words):
-    with pytest.raises(InputError, match=words):
+def test_what_is_none_of_these_is_refused_before_training(tmp_path, given, names):
+    with pytest.raises(InputError) as refused:
         run(tmp_path, **given)
-    assert not (tmp_path / "run").exists()
+    assert all(name in str(refused.value) for name in names), refused.value
+    assert "\n" not in str(refused.value) and not (tmp_path / "run").exists()
 
 
 def test_texts_of_rounds_keep_every_bit(tmp_path):
@@ -246,15 +247,19 @@ def test_a_program_may_pass_its_own_function(tmp_path):
     assert "__main__:net" in (tmp_path / "run" / "config.yaml").read_text()
 
 
-def test_what_is_no_path_is_refused_in_a_sentence():
-    with pytest.raises(InputError, match=r"^output is .*; it must be a path"):
-        mpifed.run(output=b"x")
-    with pytest.raises(InputError, match=r"^run is 5; it must be a path"):
-        mpifed.load(5)
-    with pytest.raises(InputError, match=r"^resume is 5; it must be a path"):
-        mpifed.run(resume=5)
-    with pytest.raises(InputError, match=r"^run is .*; it must be a path"):
-        mpifed.load("a\0b")
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        (lambda: mpifed.run(output=b"x"), ("output is ", "path")),
+        (lambda: mpifed.run(resume=5), ("resume is 5", "path")),
+        (lambda: mpifed.load(5), ("run is 5", "path")),
+        (lambda: mpifed.load("a\0b"), ("run is ", "path")),
+    ],
+)
+def test_what_is_no_path_is_refused(call, names):
+    with pytest.raises(InputError) as refused:
+        call()
+    assert all(name in str(refused.value) for name in names), refused.value
 
 
 def test_weights_by_size_are_those_of_the_clients_samples(tmp_path):

@@ -44,19 +44,14 @@ from mpifed.method import (
     Predictor,
     Requirement,
     ServerChannel,
+    checked_section,
     computed_once,
+    find,
     to_server,
     total,
 )
 from mpifed.model import NoModel, batches, chosen
-from mpifed.surrogate import (
-    LinAlgError,
-    MadeWithTarget,
-    Surrogate,
-    as_surrogate,
-    checked_section,
-    find,
-)
+from mpifed.surrogate import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
 
 # Exceptions of factorisations, those of torch and those of surrogates.
 FAILURES = (LinAlgError, RunError)
