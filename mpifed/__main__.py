@@ -67,7 +67,7 @@ def _run(words: list[str]) -> int:
     return EXIT_BAD_INPUT
 
 
-def run(words: list[str]) -> int:
+def run(words: Sequence[str] | None = None) -> int:
     """Run an experiment, guarded where a launcher started this process."""
     from mpifed.watchdog.guard import guarded
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -15,7 +16,15 @@ import torch
 from mpifed.checkpoint import files as checkpoint
 from mpifed.command import ranks_for, say
 from mpifed.components.registry import is_component, name_of
-from mpifed.config.configuration import Configuration, decided, resolve, to_mapping, to_yaml
+from mpifed.config.configuration import (
+    Configuration,
+    apply_overrides,
+    decided,
+    resolve,
+    to_mapping,
+    to_yaml,
+)
+from mpifed.config.experiments import read_experiment
 from mpifed.data.from_python import check_section
 from mpifed.errors import InputError, PeerFailure, RunError, StopRequested
 from mpifed.exchange.mixing_options import mixing_overrides
@@ -27,15 +36,18 @@ from mpifed.training.blame import code_error
 from mpifed.training.build import make
 from mpifed.training.callbacks import Callback, RecordedRound, callback
 from mpifed.training.engine import Clock, computing_threads
-from mpifed.training.on_ranks import run_on_ranks
+from mpifed.training.on_ranks import check_ranks, run_on_ranks
 from mpifed.training.request import (
     Request,
     Task,
     as_begun,
+    base_configuration,
     check_resume,
+    earlier_run,
     finished_after,
-    understand,
+    task_of,
 )
+from mpifed.training.run_directory import Recorder
 from mpifed.training.train import listening, plan_lines, plan_of, remarks, train
 from mpifed.training.trained import Trained, check_path, load
 from mpifed.watchdog import heartbeat
@@ -149,7 +161,9 @@ def run(
         restart=restart,
     )
     if ranks is not None:
-        return Result(*run_on_ranks(request, ranks))
+        check_ranks(ranks)
+        mapping, task = _understood(request)
+        return Result(*run_on_ranks(request, mapping, task.output, ranks))
     return execute(request, communicator, lambda: False)
 
 
@@ -242,14 +256,41 @@ def _carry_out(
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))
     if request.dry_run:
         lines = plan_lines(setup)
-        request_record = {"output": str(task.output), "configuration": to_mapping(configuration)}
+        record = {"output": str(task.output), "configuration": to_mapping(configuration)}
         plan = {**plan_of(setup), "lines": lines, "remarks": task.remarks}
         text = "\n".join([to_yaml(configuration), *lines, *task.remarks])
         if first:
-            say(json.dumps({**request_record, "plan": plan}, default=str) if request.json else text)
+            say(json.dumps({**record, "plan": plan}, default=str) if request.json else text)
         return Result(task.output, "dry run")
     clock.seconds["startup"] += request.spent
-    return Result(task.output, train(setup, task, request, clock, stop_requested))
+    # What is recorded says how clients step, where digests depend on it.
+    as_used = replace(configuration, local=setup.solver.options)
+    recorder = Recorder(task.output, to_mapping(as_used), to_yaml(as_used)) if first else None
+    status = train(
+        setup,
+        task,
+        recorder,
+        clock,
+        stop_requested,
+        quiet=request.quiet,
+        one_line=request.progress,
+        on_round=request.on_round,
+        track=request.track,
+    )
+    return Result(task.output, status)
+
+
+def _understood(request: Request) -> tuple[dict[str, Any], Task]:
+    """Return what the words of a request mean: a configuration, and where it is run."""
+    resume, overrides = request.resume, request.overrides or {}
+    earlier = earlier_run(request.output, resume, request.restart)
+    if request.experiment is None and earlier.stored is not None:
+        base = base_configuration(earlier.stored, overrides.get("reschedule") is True)
+    else:
+        base = read_experiment(request.experiment, overrides)
+    mapping = apply_overrides(base, overrides)
+    experiment = str(mapping.get("experiment", "run"))
+    return mapping, task_of(earlier, experiment, bool(resume), request.restart, request.quiet)
 
 
 def _settle(request: Request, communicator: Communicator) -> tuple[Task, Configuration, int, bool]:
@@ -258,15 +299,18 @@ def _settle(request: Request, communicator: Communicator) -> tuple[Task, Configu
     """
 
     def read() -> tuple[Task, Configuration, int, bool]:
-        task = understand(request)
+        mapping, task = _understood(request)
         callback(request.on_round)
         if request.track is not None:
             check_tracker(request.track)
-        configuration = resolve(task.mapping, communicator.size)
-        task.remarks.extend(decided(task.mapping, configuration))
-        check_resume(configuration, task)
-        configuration, horizon = as_begun(configuration, task)
-        finished = _nothing_left(request, task, configuration.rounds)
+        configuration = resolve(mapping, communicator.size)
+        task.remarks.extend(decided(mapping, configuration))
+        horizon = configuration.rounds
+        if task.stored is not None:
+            check_resume(configuration, task)
+            configuration, horizon = as_begun(configuration, task)
+        rounds = configuration.rounds
+        finished = not request.dry_run and _nothing_left(request.resume, task, rounds)
         return task, configuration, horizon, finished
 
     is_first = communicator.rank == 0
@@ -274,10 +318,10 @@ def _settle(request: Request, communicator: Communicator) -> tuple[Task, Configu
     return cast(tuple[Task, Configuration, int, bool], communicator.broadcast_object(settled))
 
 
-def _nothing_left(request: Request, task: Task, rounds: int) -> bool:
+def _nothing_left(resume: bool | Path | None, task: Task, rounds: int) -> bool:
     """Return whether the run to resume is finished and not to be repeated from earlier on."""
-    if not request.resume or request.dry_run:
+    if not resume:
         return False
-    if isinstance(request.resume, Path) and task.point and task.point.meta.round != rounds:
+    if isinstance(resume, Path) and task.point and task.point.meta.round != rounds:
         return False
     return finished_after(task.output) == rounds

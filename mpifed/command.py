@@ -8,12 +8,12 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, RunError, complain
-from topologies import command_line
+from topologies.command_line import Parser as Parser
 from topologies.command_line import discard_output, escape_unshown, number
 from topologies.command_line import say as say
 from topologies.job_environment import is_rank, is_silent, outside_step
@@ -23,18 +23,6 @@ MOST_RANKS = 1024
 RANKS = number(
     int, f"a whole number from 1 to {MOST_RANKS}", lambda value: 1 <= value <= MOST_RANKS
 )
-
-
-class Parser(command_line.Parser):
-    """argparse, except that a wrong argument raises ``InputError``."""
-
-    def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
-        """As argparse; all other parsing methods call this one."""
-        words = list(sys.argv[1:] if args is None else args)
-        for word in words:
-            if any("\ud800" <= letter <= "\udfff" for letter in word):
-                raise InputError(f"{word!a} is not text in UTF-8; rename what it names")
-        return super().parse_known_args(words, namespace)
 
 
 def parser_of(subcommand: str, description: str | None, **settings: Any) -> Parser:
@@ -114,15 +102,20 @@ def python_words(subcommand: str) -> list[str]:
     return [sys.executable, "-P", "-m", "mpifed", subcommand]
 
 
-def starts_ranks(words: Sequence[str]) -> bool:
+def starts_ranks(words: Sequence[str] | None = None) -> bool:
     """Return whether a command is to start ranks and is none itself."""
-    return without_ranks(words) != list(words) and not is_rank()
+    return without_ranks(words) != typed(words) and not is_rank()
 
 
-def without_ranks(words: Sequence[str]) -> list[str]:
+def typed(words: Sequence[str] | None) -> list[str]:
+    """Return the words of a command; None are those that this process was started with."""
+    return list(sys.argv[1:] if words is None else words)
+
+
+def without_ranks(words: Sequence[str] | None) -> list[str]:
     """Return the words of a command without the option ``--ranks``."""
     others, skip = [], False
-    for word in words:
+    for word in typed(words):
         if not skip and word != "--ranks" and not word.startswith("--ranks="):
             others.append(word)
         skip = word == "--ranks"
@@ -153,6 +146,9 @@ def carried_out(command: str, action: Callable[[], int], *, by_all: bool = False
     escape_unshown()
     try:
         try:
+            for word in sys.argv[1:]:
+                if any("\ud800" <= letter <= "\udfff" for letter in word):
+                    raise InputError(f"{word!a} is not text in UTF-8; rename what it names")
             return action()
         finally:  # also after --help
             sys.stdout.flush()

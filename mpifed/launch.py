@@ -24,6 +24,7 @@ from mpifed.command import (
     ranks_for,
     ranks_or_auto,
     say,
+    typed,
     under_mpirun,
     whole,
     without_ranks,
@@ -226,13 +227,13 @@ def parser() -> Parser:
     return command
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the command with the words after ``mpifed run``; return its exit code."""
     with _requests_to_stop() as stop_requested:
         return started(lambda: _prepared(arguments, stop_requested))
 
 
-def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Callable[[], int]:
+def _prepared(arguments: list[str] | None, stop_requested: Callable[[], bool]) -> Callable[[], int]:
     words = read_words(arguments)
     if words.options.list is not None:
         from mpifed.config.listing import listed_records, listing
@@ -312,7 +313,7 @@ class Words:
     resume: str | bool | None = None
 
 
-def read_words(arguments: list[str]) -> Words:
+def read_words(arguments: list[str] | None) -> Words:
     """Read the words of a command; what they name is looked up later, by rank 0."""
     options = parser().parse_intermixed_args(arguments)
     if options.list is not None:
@@ -327,8 +328,8 @@ def read_words(arguments: list[str]) -> Words:
         # ``--resume`` takes any next word for its PATH.
         words.append(resume)
         resume = True
-    experiment, typed = split_words(words)
-    overrides = parse_overrides(typed)
+    experiment, assignments = split_words(words)
+    overrides = parse_overrides(assignments)
     limit = overrides.get("stall_limit")
     if isinstance(limit, (int, float)) and limit > 0:
         set_stall_limit(limit)  # what follows imports
@@ -410,11 +411,11 @@ def _show(text: str) -> int:
     return EXIT_FINISHED
 
 
-def preload(words: list[str]) -> None:
+def preload(words: list[str] | None = None) -> None:
     """Import what ``mpifed run`` needs with these words."""
     bound_threads()
     gc.disable()  # as in ``started``, which enables it again in the ranks
-    if {"-h", "--help", "--version"} & {*words}:
+    if {"-h", "--help", "--version"} & {*typed(words)}:
         return  # which is printed by rank 0
     parsed = read_words(words)
     if parsed.options.list is not None:

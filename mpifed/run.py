@@ -10,4 +10,4 @@ from mpifed.__main__ import run
 from mpifed.command import carried_out
 
 if __name__ == "__main__":
-    sys.exit(carried_out("mpifed", lambda: run(sys.argv[1:]), by_all=True))
+    sys.exit(carried_out("mpifed", run, by_all=True))

@@ -140,3 +140,9 @@ def test_what_a_client_computes_knows_no_ranks(arrows, room):
         if room_of(importer) == room and room_of(other) == "mpi"
     ]
     assert wrong == []
+
+
+def test_what_goes_on_in_rounds_reads_sections_alone(arrows):
+    """A configuration becomes objects before the first round; these have its parts."""
+    below = nx.descendants(arrows, "mpifed.training.engine") | {"mpifed.training.engine"}
+    assert [name for name in below if arrows.has_edge(name, "mpifed.config.configuration")] == []

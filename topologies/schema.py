@@ -96,20 +96,15 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-# What words can be, where a type alone says too little: 3.0 is a whole number.
-WORDS: Mapping[Any, Any] = {
-    int: Annotated[int, BeforeValidator(_whole_number), Ge(-LARGEST), Le(LARGEST)],
-    Path: Annotated[Path, Strict(False)],
-    PurePath: Annotated[Path, Strict(False)],
-    Any: JsonValue,
-}
-
-
 def _of_words(annotation: Any) -> Any:
     """Return an annotation as pydantic is to read it, for values from YAML and JSON."""
     origin, parts = get_origin(annotation), get_args(annotation)
-    if annotation in WORDS:
-        return WORDS[annotation]
+    if annotation is int:  # 3.0 is a whole number
+        return Annotated[int, BeforeValidator(_whole_number), Ge(-LARGEST), Le(LARGEST)]
+    if annotation in (Path, PurePath):
+        return Annotated[Path, Strict(False)]
+    if annotation is Any:
+        return JsonValue
     if dataclasses.is_dataclass(annotation):
         return Annotated[Any, PlainValidator(functools.partial(_section, annotation))]
     if origin is Annotated:

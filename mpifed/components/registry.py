@@ -2,7 +2,8 @@
 
 A component's keyword-only parameters are its options. Its class may have two static methods:
 ``complete_options(options, n_training)`` returns them with what they leave open filled in, and
-``validate(configuration)`` raises ``InputError`` where it does not go with the rest.
+``validate(options, ...)`` raises ``InputError`` where they do not go with the rest, of which it
+names what it reads: ``validate(options, clients, participation)``.
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ def with_defaults(kind: str, section: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a configuration, or a part of one, as plain mappings, lists and values."""
+    """Return a part of a configuration as plain mappings, lists and values."""
     if isinstance(value, Section) and value.name in LISTED.values():
         return plain(value.options["parts"])
     if isinstance(value, Section):

@@ -95,6 +95,17 @@ DATASETS = {
     "ratings": "mpifed.data.sources.ratings:Ratings",
     "transport": "mpifed.optimal_transport.dataset:Transport",
 }
+# Data sets of a user's own samples, with the endings of their files; the first reads all others.
+OWN_DATA: dict[str, tuple[str, ...]] = {
+    "federated": (".h5", ".hdf5"),
+    "csv": (".csv", ".csv.gz", ".csv.xz", ".csv.bz2"),
+    "npz": (".npz",),
+    "parquet": (".parquet",),
+    "arrays": (),
+}
+# The option that takes the file, where it is not ``path``; and options where only data are named.
+FILE_OPTIONS = {"parquet": "raw"}
+ALONE = {"csv": {"standardise": True}}
 MODELS = {
     "linear": "mpifed.models.linear:linear",
     "mlp": "mpifed.models.mlp:mlp",

@@ -1,4 +1,4 @@
-"""Configurations: checked and completed before a run begins."""
+"""The typed configuration of a run, which words become, and which is written back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import yaml
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 
 from mpifed.components.registry import (
     Section,
@@ -18,14 +18,15 @@ from mpifed.components.registry import (
     named,
     owners_of,
     plain,
-    with_defaults,
 )
 from mpifed.components.tables import TABLES
 from mpifed.config.experiments import DEFAULTS, as_data_file, with_overrides
 from mpifed.config.experiments import experiment_names as experiment_names
 from mpifed.config.experiments import parse_overrides as parse_overrides
 from mpifed.config.experiments import read_experiment as read_experiment
+from mpifed.config.options import CheckpointOptions, EvaluationOptions, StorageOptions
 from mpifed.config.requirements import check_together
+from mpifed.config.stored import ARITHMETIC, RETIRED, UNREAD, without_retired
 from mpifed.errors import InputError, closest
 from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions, NetworkOptions, PrivacyOptions
@@ -37,24 +38,6 @@ from topologies.errors import excerpt
 from topologies.parameters import options_of
 from topologies.schema import LARGEST, check_options, check_value
 
-# The version of the arithmetic, without which the rounding of sums cannot be repeated. 1 were sums
-# of integers; runs of then do not mention it.
-ARITHMETIC = 2
-
-# Keys of configurations that a run writes or wrote, and that are ignored where they are read.
-UNREAD = ("arithmetic", "placement_costs")
-
-# Keys that have ended, and why: they are read with a remark.
-RETIRED = {
-    "data.kmeans_solver": "mpifed itself makes clusters of equal size",
-    "exchange.reduction": "ranks add along one tree",
-    "exchange.transport": "ranks send each other the rows that they mix",
-    "storage.directory": "states of clients are in memory",
-    "storage.state": "states of clients are in memory, of which more ranks on more nodes have more",
-}
-
-# Weights of averages over clients, see ``EvaluationOptions``.
-ClientWeights = Literal["scored", "train", "uniform"]
 T = TypeVar("T")
 
 # Most threads of a rank; OpenMP ends a process in which it cannot start as many as asked for.
@@ -62,6 +45,17 @@ MOST_THREADS = 1024
 
 # With it the server takes the mean of updates as it is.
 PLAIN_MEAN = Section(DEFAULTS["server_optimizer"], {"lr": 1.0})
+
+# Sections that name no component. They may be left empty: their options have defaults.
+SECTIONS: Mapping[str, type] = {
+    "local": LocalOptions,
+    "privacy": PrivacyOptions,
+    "evaluation": EvaluationOptions,
+    "network": NetworkOptions,
+    "compute": ComputeOptions,
+    "checkpoint": CheckpointOptions,
+    "storage": StorageOptions,
+}
 
 # Words of other tools, and what they are here.
 SYNONYMS = {
@@ -80,99 +74,6 @@ SYNONYMS = {
     **dict.fromkeys(("output", "output_dir", "out"), "--output DIR"),
     **dict.fromkeys(("ranks", "num_ranks", "world_size"), "--ranks N"),
 }
-
-
-def arithmetic_of(stored: Mapping[str, Any]) -> list[list[int]]:
-    """Return the first round of each version of the arithmetic, and it, of a stored run."""
-    held = stored.get("arithmetic", 1)
-    return held if isinstance(held, list) else [[1, held]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
-    """The section ``evaluation``: when clients are scored, and on what.
-
-    Parameters
-    ----------
-    every : int
-        Rounds between evaluations. Round 0 and the last round are evaluated as well.
-    unseen_fraction : float
-        Share of the clients that take no part in training.
-    unseen_shares : list of float, optional
-        Shares of their training samples with which unseen clients are also scored, after the last
-        round: ``test_accuracy_by_share`` in clients.h5.
-    validation_fraction : float
-        Share of each client's training samples that is held out and scored.
-    validation_split : bool
-        Whether the validation samples that the data have are scored.
-    client_weights : {'scored', 'train', 'uniform'}
-        Weights of averages over clients: the samples of the split that is scored, the training
-        samples n_t, as in Marfoq et al. 2021, or one each.
-    sample : float
-        Share of the clients that an evaluation scores. Which ones is drawn anew for each
-        evaluation, from the seed and the round alone. Averages are over these clients, and
-        clients.h5 holds those of the last evaluation.
-    """
-
-    every: Annotated[int, Ge(1), Le(LARGEST)] = 10
-    unseen_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
-    unseen_shares: list[Annotated[float, Ge(0), Le(1)]] | None = None
-    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
-    validation_split: bool = False
-    client_weights: ClientWeights = "scored"
-    sample: Annotated[float, Gt(0), Le(1)] = 1.0
-
-    @property
-    def validates(self) -> bool:
-        """Whether validation samples are scored."""
-        return bool(self.validation_fraction) or self.validation_split
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointOptions:
-    """The section ``checkpoint``: when the state is stored, and how many copies stay.
-
-    Parameters
-    ----------
-    every : int
-        Rounds between checkpoints. The last round and a stop on request are stored as well.
-    minutes : float, optional
-        Minutes after which the next round is stored, whichever comes first. None is never.
-    keep : int
-        Checkpoints that are kept. Older ones are removed when a new one is complete.
-    """
-
-    every: Annotated[int, Ge(1), Le(LARGEST)] = 50
-    minutes: Annotated[float, Gt(0)] | None = 10.0
-    keep: Annotated[int, Ge(1), Le(LARGEST)] = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class StorageOptions:
-    """The section ``storage``: how many samples are in memory; it changes no number.
-
-    Parameters
-    ----------
-    samples : float, optional
-        Megabytes of samples that a rank holds, or more where those in use are more. Others are
-        made again when they are needed, where the data set makes clients one by one. None is the
-        samples of all clients, or 96 MB where ``evaluation.sample`` is below 1 or where partial
-        participation would leave more of them idle.
-    """
-
-    samples: Annotated[float, Ge(0), Le(LARGEST)] | None = None
-
-
-def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
-    """Return the dotted keys in which two configurations differ, with both values."""
-    lines = []
-    for key in sorted({*one, *other}):
-        a, b, where = one.get(key), other.get(key), f"{path}{key}"
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            lines += differences(a, b, f"{where}.")
-        elif a != b:
-            lines.append(f"{where}: {excerpt(a)} in the run, {excerpt(b)} now")
-    return lines
 
 
 def _where_given(default: T) -> T:
@@ -283,14 +184,6 @@ class Configuration:
         return self.clients - count_unseen(self.clients, self.evaluation.unseen_fraction)
 
 
-# Sections that name no component, by key. They may be left empty: their options have defaults.
-SECTIONS: Mapping[str, type] = {
-    field.name: type(field.default)
-    for field in dataclasses.fields(Configuration)
-    if dataclasses.is_dataclass(field.default) and not isinstance(field.default, Section)
-}
-
-
 def apply_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping in which overrides are set, with or without their sections."""
     return with_overrides(mapping, _with_sections(overrides, mapping))
@@ -363,7 +256,7 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
 def with_all_options(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     """Return the complete configuration of a mapping, each value of which is checked by itself."""
     values = {
-        key: _without_retired(key, value)
+        key: without_retired(key, value) if key in RETIRED else value
         for key, value in mapping.items()
         if key not in (*DEFAULTS, *UNREAD) and not (value is None and key in SECTIONS)
     }
@@ -404,7 +297,12 @@ def _without_idle_sections(configuration: Configuration) -> Configuration:
 
 def to_mapping(configuration: Configuration) -> dict[str, Any]:
     """Return the configuration as plain data, in the order of its keys."""
-    return cast(dict[str, Any], plain(configuration))
+    fields = Configuration.__dataclass_fields__
+    return {
+        name: dataclasses.asdict(value) if name in SECTIONS else plain(value)
+        for name, value in vars(configuration).items()
+        if fields[name].metadata.get("spelled_out", True) or value != fields[name].default
+    }
 
 
 def to_yaml(configuration: Configuration) -> str:
@@ -415,24 +313,6 @@ def to_yaml(configuration: Configuration) -> str:
     return text
 
 
-def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration with defaults for keys of some sections that it may lack."""
-    configuration = {**stored, "data": with_defaults("data", stored.get("data"))}
-    configuration["compression"] = with_defaults("compression", stored.get("compression"))
-    configuration["exchange"] = with_name("exchange", stored.get("exchange"))
-    sections: dict[str, Any] = {
-        "evaluation": EvaluationOptions(),
-        "storage": StorageOptions(),
-        "local": LocalOptions(),
-    }
-    for name, options in sections.items():
-        section = stored.get(name)
-        configuration[name] = dataclasses.asdict(options) | (
-            section if isinstance(section, dict) else {}
-        )
-    return configuration
-
-
 def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:
     """Return log lines about a model that is named and not used, and about keys that have ended."""
     model, _ = named(mapping.get("model", "none"), "model", DEFAULTS["model"])
@@ -440,19 +320,17 @@ def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[st
     if model != "none" and configuration.model.name == "none":
         name = configuration.algorithm.name
         lines.append(f"model={model} changes nothing: {name} trains no predictor")
-    for key, why in RETIRED.items():
-        section, _, option = key.partition(".")
-        options, component = mapping.get(section), getattr(configuration, section)
-        is_option = isinstance(component, Section) and option in component.options
-        if isinstance(options, Mapping) and options.get(option) is not None and not is_option:
-            lines.append(f"{key} has ended and changes nothing: {why}")
+    for section, ended in RETIRED.items():
+        options = mapping.get(section)
+        in_use = getattr(configuration, section)
+        has = in_use.options if isinstance(in_use, Section) else vars(in_use)
+        lines += [
+            f"{section}.{option} has ended and changes nothing: {why}"
+            for option, why in ended.items()
+            if isinstance(options, Mapping) and options.get(option) is not None
+            if option not in has
+        ]
     return lines
-
-
-def _without_retired(section: str, options: Any) -> Any:
-    if not isinstance(options, Mapping):
-        return options
-    return {key: value for key, value in options.items() if f"{section}.{key}" not in RETIRED}
 
 
 def _participation(value: Any) -> Participation:
@@ -471,18 +349,13 @@ def _participation(value: Any) -> Participation:
 
 
 def _component(section: str, component: Any, n_training: int) -> Section:
-    named_component = with_name(section, component)
+    named_component = _with_name(section, component)
     return checked_section(section, named_component, section, DEFAULTS[section], n_training)
 
 
-def with_name(section: str, component: Any) -> Any:
+def _with_name(section: str, component: Any) -> Any:
     """Return what is given for a component, with a data file as the data set that reads it."""
     if component is None:
         raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
-    if (
-        section in ("data", "exchange")
-        and isinstance(component, Mapping)
-        and ":" not in str(component.get("name"))
-    ):
-        component = _without_retired(section, component)
-    return as_data_file(component) if section == "data" else component
+    without_ended = without_retired(section, component)
+    return as_data_file(without_ended) if section == "data" else without_ended

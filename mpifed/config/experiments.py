@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.components.registry import find, named, without_module
-from mpifed.components.tables import DATASETS
+from mpifed.components.tables import ALONE, DATASETS, FILE_OPTIONS, OWN_DATA
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import parse_value, read_yaml
 from topologies.errors import excerpt
@@ -20,15 +20,7 @@ EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 DEFAULT_EXPERIMENT = "synthetic-fedem"
 # The data set that reads a file, by the ending of its name.
-READERS = {
-    **dict.fromkeys((".h5", ".hdf5"), "federated"),
-    **dict.fromkeys((".csv", ".csv.gz", ".csv.xz", ".csv.bz2"), "csv"),
-    ".npz": "npz",
-    ".parquet": "parquet",
-}
-
-# Data sets that hold a user's own samples.
-OWN = {*READERS.values(), "arrays"}
+READERS = {ending: name for name, endings in OWN_DATA.items() for ending in endings}
 
 YAML_FILES = (".yaml", ".yml")
 
@@ -106,15 +98,15 @@ def experiment_for_own(overrides: Mapping[str, Any]) -> dict[str, Any] | None:
         "experiment": f"{data}-{without_module(model)}",
         "algorithm": "fedavg",
     }
-    if data not in OWN and ":" not in data:
+    if data not in OWN_DATA and ":" not in data:
         return experiment if ":" in model else None
     file_name = Path(str(options.get("path") or options.get("raw") or without_module(data))).name
     ending = next(filter(file_name.lower().endswith, READERS), "")
     experiment["experiment"] = file_name[: len(file_name) - len(ending)]
-    if data in OWN:
+    if data in OWN_DATA:
         experiment["clients"] = "data"
-    if data == "csv" and "model" not in mapping:
-        experiment["data"] = {"name": data, "standardise": True}
+    if data in ALONE and "model" not in mapping:
+        experiment["data"] = {"name": data, **ALONE[data]}
     return experiment
 
 
@@ -188,7 +180,8 @@ def _setting(selects: bool, key: str, value: Any) -> tuple[list[str], Any, str]:
         parts = parts[:-1]
     if parts == ["data", "path"] and selects:
         file = as_data_file(value)
-        parts, value = ["data"], {"name": "federated", "path": value} if file is value else file
+        first = next(iter(OWN_DATA))
+        parts, value = ["data"], {"name": first, "path": value} if file is value else file
     return parts, value, key
 
 
@@ -200,8 +193,7 @@ def reader_of(path: str) -> str | None:
 def as_data_file(data: Any) -> Any:
     """Return a file named as the section ``data`` as the data set that reads it, others as is."""
     reader = reader_of(data) if isinstance(data, str) else None
-    option = "raw" if reader == "parquet" else "path"
-    return data if reader is None else {"name": reader, option: data}
+    return data if reader is None else {"name": reader, FILE_OPTIONS.get(reader, "path"): data}
 
 
 def _takes_path(data: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from annotated_types import Gt, Lt
@@ -299,12 +300,17 @@ def check_together(configuration: Any) -> None:
 def _check(configuration: Any, prefix: str) -> None:
     for requirement in REQUIREMENTS:
         _check_one(configuration, requirement, list(requirement.when) or ["algorithm"], prefix)
-    for path, section in _components(configuration):
-        component = find(path.rpartition(".")[2], section.name, f"{path}.name")
+    components = [
+        (path, section, find(path.rpartition(".")[2], section.name, f"{path}.name"))
+        for path, section in _components(configuration)
+    ]
+    for path, _, component in components:
         for requirement in getattr(component, "requires", ()):
             _check_one(configuration, requirement, [path, *requirement.when], prefix)
+    for _, section, component in components:
         if hasattr(component, "validate"):
-            component.validate(configuration)
+            _, *names = inspect.signature(component.validate).parameters
+            component.validate(section.options, *map(partial(getattr, configuration), names))
 
 
 def _components(configuration: Any) -> Iterator[tuple[str, Section]]:

@@ -10,7 +10,7 @@ many.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ from mpifed.components.registry import checked_section, find, make
 from mpifed.errors import InputError
 from mpifed.exchange.base import Round
 from mpifed.federation.clients import Federation
-from mpifed.federation.participation import count_participants, fixed_fraction
+from mpifed.federation.participation import Participation, count_participants, fixed_fraction
 from mpifed.state import check_result, on_host
 
 # The share of participants that may be attackers.
@@ -449,10 +449,9 @@ def completed_options(options: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in {**options, **named}.items() if not idle.get(key)}
 
 
-def check_number(configuration: Any) -> None:
-    """Check that an aggregator has enough updates to choose from."""
-    section = configuration.exchange.options.get("aggregator")
-    before = configuration.exchange.options.get("pre_aggregator")
+def check_number(options: Mapping[str, Any], n: int, participation: Participation) -> None:
+    """Check that an aggregator has enough updates of ``n`` clients to choose from."""
+    section, before = options.get("aggregator"), options.get("pre_aggregator")
     if section is None and before is not None:
         raise InputError(
             f"exchange.pre_aggregator is '{before.name}', but exchange.aggregator is 'mean', "
@@ -460,9 +459,9 @@ def check_number(configuration: Any) -> None:
         )
     if section is None:
         return
-    aggregator, n = build(section), configuration.n_training
+    aggregator = build(section)
     assert aggregator is not None
-    fraction = fixed_fraction(configuration.participation)
+    fraction = fixed_fraction(participation)
     count = n if fraction is None else count_participants(fraction, n)
     what = f"{count} clients take part in a round"
     if before is not None:

@@ -24,8 +24,6 @@ from typing import Any, ClassVar, Literal, Protocol, cast
 import numpy as np
 import scipy.sparse
 import torch
-from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 import topologies
@@ -302,6 +300,8 @@ def least_eigenvalue(schedule: topologies.Schedule) -> float:
 
 
 def _least(matrix: topologies.MixingMatrix) -> float:
+    from scipy.sparse.linalg import eigsh  # here, since few corrections need it
+
     if matrix.n <= DENSE:
         return float(np.linalg.eigvalsh(matrix.to_dense())[0])
     start = np.random.default_rng(0).normal(size=matrix.n)
@@ -416,6 +416,8 @@ def misfit(
 
 def is_tree(matrix: topologies.MixingMatrix) -> bool:
     """Return whether the edges that have a weight are those of a tree."""
+    from scipy.sparse.csgraph import connected_components  # here, since few corrections need it
+
     if np.count_nonzero(matrix.weights) != matrix.n - 1:
         return False
     return int(connected_components(matrix.to_sparse(), directed=False)[0]) == 1

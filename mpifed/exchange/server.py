@@ -41,6 +41,7 @@ from mpifed.exchange.reduction import (
 from mpifed.exchange.server_optimizers import Centre, ServerMemory
 from mpifed.exchange.transforms import Clip, Sending, sending
 from mpifed.federation.clients import Federation
+from mpifed.federation.participation import Participation
 from mpifed.state import Nothing, on_host
 from topologies.parameters import ComponentOf
 
@@ -101,9 +102,9 @@ class Server(Exchange):
         return completed_options(options)
 
     @staticmethod
-    def validate(configuration: Any) -> None:
+    def validate(options: dict[str, Any], n_training: int, participation: Participation) -> None:
         """Check that there are enough updates for an aggregator to choose from."""
-        check_number(configuration)
+        check_number(options, n_training, participation)
 
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> ServerRound:
         return ServerRound(self, Round(self.federation, self.seed, round, active), memory)

@@ -11,8 +11,6 @@ import heapq
 
 import numpy as np
 import scipy.sparse
-import scipy.sparse.csgraph
-import scipy.sparse.linalg
 
 from mpifed.federation.tree import Tree, codes_of
 from mpifed.mpi.communicator import Communicator
@@ -126,7 +124,9 @@ def partitioned_owners(
 
 def spectral_order(links: scipy.sparse.csr_array) -> np.ndarray:
     """Order the nodes of a graph by component, each component along its Fiedler vector."""
-    count, label = scipy.sparse.csgraph.connected_components(links, directed=False)
+    from scipy.sparse.csgraph import connected_components  # here and below, since few runs need it
+
+    count, label = connected_components(links, directed=False)
     parts = []
     for component in range(count):
         nodes = np.flatnonzero(label == component)
@@ -135,16 +135,19 @@ def spectral_order(links: scipy.sparse.csr_array) -> np.ndarray:
 
 
 def _fiedler(links: scipy.sparse.csr_array) -> np.ndarray:
+    from scipy.sparse.csgraph import laplacian as laplacian_of
+    from scipy.sparse.linalg import eigsh
+
     n = links.shape[0]
     if n < 3:
         return np.zeros(n)
-    laplacian = scipy.sparse.csgraph.laplacian(scipy.sparse.csr_array(links, dtype=float))
+    laplacian = laplacian_of(scipy.sparse.csr_array(links, dtype=float))
     if n <= DENSE:
         return np.linalg.eigh(laplacian.toarray())[1][:, 1]
     # Just below the eigenvalue 0 the shifted matrix is regular and the Fiedler vector dominates.
     shift = -1e-5 * float(laplacian.diagonal().max())
     start = np.linspace(-1, 1, n) ** 3
-    eigenpairs = scipy.sparse.linalg.eigsh(laplacian.tocsc(), k=2, sigma=shift, v0=start)
+    eigenpairs = eigsh(laplacian.tocsc(), k=2, sigma=shift, v0=start)
     return eigenpairs[1][:, np.argmax(eigenpairs[0])]
 
 

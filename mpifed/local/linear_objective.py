@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-import scipy.sparse.linalg
 import torch
 from torch import Tensor
 
@@ -256,13 +255,15 @@ def _curvature(model: Linear) -> float:
 
 def _largest_eigenvalue(a: np.ndarray) -> float:
     """lambda_max(A'A), rounded up by 1e-10 of itself."""
+    from scipy.sparse.linalg import eigsh  # here, since few methods need it and all would load it
+
     rows = torch.from_numpy(a.astype(np.float64))
     gram = rows.T @ rows if len(rows) >= rows.shape[1] else rows @ rows.T
     if len(gram) <= EIGENVALUES_UP_TO:
         value = torch.linalg.eigvalsh(gram)[-1]
     else:
         start = np.ones(len(gram)) / np.sqrt(len(gram))
-        value = scipy.sparse.linalg.eigsh(gram.numpy(), k=1, v0=start, return_eigenvectors=False)[0]
+        value = eigsh(gram.numpy(), k=1, v0=start, return_eigenvectors=False)[0]
     return float(value) * (1 + 1e-10)
 
 

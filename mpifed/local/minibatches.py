@@ -12,7 +12,7 @@ from torch import Tensor
 from mpifed.data.base import Split
 from mpifed.federation.clients import Clients, Draws
 from mpifed.io.memory import check_memory
-from mpifed.local.options import LocalOptions, Sampling
+from mpifed.local.options import Sampling
 from mpifed.random import bits_at, shuffles
 
 # Least number of bytes of a sample in a minibatch: its place, int64, and its weight, float32.
@@ -142,13 +142,12 @@ def draw_orders(
     return torch.from_numpy(visited + np.repeat(starts[passes], drawn))
 
 
-def check_plan(options: LocalOptions, longest: int, width: int, epochs_field: str) -> None:
-    """Refuse more local steps than memory can hold minibatches of one client and model."""
-    steps = options.steps
+def check_plan(work: Work, epochs: int | None, width: int, epochs_field: str) -> None:
+    """Refuse more local steps than memory can hold minibatches of the largest client and model."""
+    (steps,), (longest,) = work.steps.tolist(), work.samples.tolist()
     what = f"local.steps is {steps}, which"
-    if steps is None:
-        steps = -(-longest // options.batch_size) * options.epochs
-        what = f"{epochs_field} is {options.epochs}, which with {longest} samples of a client"
+    if epochs is not None:
+        what = f"{epochs_field} is {epochs}, which with {longest} samples of a client"
     check_memory(float(SLOT_BYTES) * steps * width, what)
 
 

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-import scipy.optimize
 import torch
 from torch import Tensor
 
@@ -230,13 +229,14 @@ def _lbfgs(
     objective: Objective, start: Tensor, tolerance: float, most: int, at: Callable[[int], None]
 ) -> Tensor:
     """L-BFGS of scipy for one client, from ``start`` (P,)."""
+    from scipy.optimize import minimize  # here, since few methods need it and all would load it
 
     def value(w: np.ndarray) -> tuple[float, np.ndarray]:
         row = torch.from_numpy(w).to(start)[None]
         return float(objective.losses(row)[0]), objective.gradients(row)[0].double().cpu().numpy()
 
     number = itertools.count(1)
-    optimum = scipy.optimize.minimize(
+    optimum = minimize(
         value,
         start.double().cpu().numpy(),
         jac=True,

@@ -490,7 +490,8 @@ class LocalSolver:
         self.horizon, self.longest = options.lr_horizon or horizon, longest
         width = min(options.batch_size, longest)
         self.width = -(-width // LANES) * LANES
-        check_plan(options, longest, self.width, epochs_field)
+        epochs = options.epochs if options.steps is None else None
+        check_plan(self.work(np.array([longest])), epochs, self.width, epochs_field)
         self.rule = RULES[options.optimizer](options, model)
         self.n_trained = model.n_parameters - model.n_buffers
         chosen = model.stepping if options.stepping == "auto" else options.stepping
@@ -709,9 +710,21 @@ class LocalSolver:
         )
         return torch.from_numpy(summed_rates(rates, work)).to(self.device)
 
-    def _work(self, clients: Clients, steps: int | None = None) -> Work:
-        """Steps of each client in a round; ``steps`` are in place of those of the options."""
+    def work(self, n_train: np.ndarray, steps: int | None = None) -> Work:
+        """Return the steps of clients that take part in full.
+
+        Parameters
+        ----------
+        n_train : numpy.ndarray
+            Training samples of each client.
+        steps : int, optional
+            Steps in place of those of the options.
+        """
         options = self.options
         steps = options.steps if steps is None else steps
-        work = work_of(clients.n_train, options.batch_size, options.epochs, steps, options.sampling)
+        return work_of(n_train, options.batch_size, options.epochs, steps, options.sampling)
+
+    def _work(self, clients: Clients, steps: int | None = None) -> Work:
+        """Steps of each client in a round; ``steps`` are in place of those of the options."""
+        work = self.work(clients.n_train, steps)
         return work if clients.effort is None else work.shortened(clients.effort)

@@ -20,8 +20,8 @@ from typing import Any
 from mpifed.command import python_words
 from mpifed.components.registry import find, without_module
 from mpifed.config import configuration as config
-from mpifed.config.configuration import differences
 from mpifed.config.experiments import safe
+from mpifed.config.stored import completed, differences
 from mpifed.errors import InputError, closest
 from mpifed.io.atomic import replacing
 from mpifed.io.yaml_files import as_text
@@ -234,7 +234,7 @@ def check_same_run(directory: Path, settings: dict[str, Any]) -> None:
     path = directory / "config.yaml"
     if not path.exists():
         return
-    stored = config.completed(read_stored(path))
+    stored = completed(read_stored(path))
     differing = differences(stored, settings)
     # What is left at auto, as local.stepping, was decided when the run began.
     differing = [

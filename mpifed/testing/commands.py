@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mpifed.__main__
 import mpifed.launch
 import mpifed.verify
 
-UNGUARDED = {"run": mpifed.launch.main, "verify": mpifed.verify.verified}
+UNGUARDED: Mapping[str, Callable[[list[str]], int]] = {
+    "run": mpifed.launch.main,
+    "verify": mpifed.verify.verified,
+}
 SIGNALS = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
 
 

@@ -16,7 +16,7 @@ import torch
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section
-from mpifed.config.configuration import Configuration, resolve
+from mpifed.config.configuration import Configuration, resolve, to_mapping
 from mpifed.config.experiments import with_overrides
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.exchange.base import Exchange
@@ -222,7 +222,8 @@ class Rounds:
         with TemporaryDirectory() as folder:
 
             def save(rank: int) -> None:
-                self._engines[rank].checkpoint(Path(folder), "round\n")
+                stored = to_mapping(self.configuration)
+                self._engines[rank].checkpoint(Path(folder), "round\n", stored)
 
             self._on_each(save)
             self._on_each(lambda rank: self._engines[rank].writer.finish())

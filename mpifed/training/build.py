@@ -1,16 +1,12 @@
-"""Makes a run's objects from its configuration: data, attackers, federation, exchange, model,
-algorithm.
-"""
+"""Makes a run's objects from its configuration."""
 
 from __future__ import annotations
 
 import inspect
-import math
 import os
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -22,38 +18,50 @@ from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.config.requirements import fits_gpu
-from mpifed.data.base import SPLITS, Dataset, Description, Shards, Split, SplitName
-from mpifed.data.derived import Checked, DerivedDataset, HeldOut
+from mpifed.data.base import Dataset, Description
+from mpifed.data.derived import Checked, HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers, attackers, check_labels
-from mpifed.exchange.base import Channel, Exchange, Transform, exchange_class
-from mpifed.exchange.compression import build
+from mpifed.exchange.base import Exchange, Transform, exchange_class
+from mpifed.exchange.compression import Compressor, build
 from mpifed.exchange.gossip import Gossip
-from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.exchange.mixing_options import with_sizes
 from mpifed.exchange.privacy import LocalNoise, PairwiseNoise
 from mpifed.exchange.server import Server, Silent
 from mpifed.exchange.transforms import ServerStep
 from mpifed.federation.clients import (
-    Clients,
-    Draws,
     Federation,
     draw_unseen,
 )
-from mpifed.federation.hosted import CachedShards, HostedShards, LoadedShards
+from mpifed.federation.options import PrivacyOptions
 from mpifed.federation.placement import balanced_owners, contiguous_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
-from mpifed.local.objective import HeldOutRisks
+from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
 from mpifed.method.algorithm import Algorithm, algorithm_class, algorithm_classes
-from mpifed.method.checks import check_rows, check_state
-from mpifed.models.base import Model, Parametrised
+from mpifed.models.base import Model
 from mpifed.models.losses import loss_for
 from mpifed.models.modules import ModuleModel, module_model, seeded, with_shapes
 from mpifed.mpi.communicator import Communicator
-from mpifed.state import RunState, shared_tensors
-from mpifed.training.footprint import state_bytes
+from mpifed.training.footprint import sample_bytes_by_rank, state_bytes
+from mpifed.training.poisoned import Poisoned
+from mpifed.training.setup import Setup
+from mpifed.training.validation import (
+    check_autocast,
+    check_kind,
+    check_labels_of_data,
+    check_model_memory,
+    check_number,
+    check_risks,
+    check_samples,
+    check_states,
+    check_statistics,
+    check_stepping,
+    check_sums,
+    check_task,
+    check_validation,
+)
 from mpifed.watchdog import heartbeat
 
 # Least number of bytes that a rank needs for each client of the run, hosted here or not.
@@ -66,23 +74,14 @@ AUTOMATIC = 96e6
 # The value of a schedule's ``labels`` that asks for the counts of the run's own data.
 OF_DATA = "data"
 
-# Least number of copies of a model on a rank: the received one and the trained one.
-COPIES = 2
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def make_algorithm(
-    configuration: Configuration,
-    description: Description,
-    model: Model,
-    horizon: int,
-    device: torch.device,
-) -> Algorithm:
-    """Return the algorithm of a run, with a solver of its own."""
-    longest = int(description.n_train.max())
-    solver = LocalSolver(model, configuration.local, horizon, longest, device)
-    kinds = algorithm_classes(configuration.algorithm.name)
+def make_algorithm(section: Section, model: Model, solver: LocalSolver) -> Algorithm:
+    """Return the algorithm of a run, with the solver of its local steps."""
+    kinds = algorithm_classes(section.name)
     method: Callable[..., Algorithm] = next(k for k in kinds if isinstance(model, k.model_type()))
-    return method(model, solver, **configuration.algorithm.options)
+    return method(model, solver, **section.options)
 
 
 def exchanging_of(configuration: Configuration) -> tuple[type[Exchange], Mapping[str, Any]]:
@@ -92,33 +91,40 @@ def exchanging_of(configuration: Configuration) -> tuple[type[Exchange], Mapping
     return exchange_class(configuration.exchange.name), configuration.exchange.options
 
 
+def with_stepping(options: LocalOptions, model: Model, device: torch.device) -> LocalOptions:
+    """Return ``local`` with its ``stepping`` as it is used, where digests depend on it."""
+    on_cpu, predicts = device.type == "cpu", isinstance(model, Model)
+    if options.stepping != "auto" or not predicts or (on_cpu and model.same_bits):
+        return options
+    return replace(options, stepping=model.stepping if on_cpu else model.stepping_on_gpu)
+
+
+def make_compressor(section: Section, payload: int) -> Compressor | None:
+    """Return what messages of ``payload`` numbers go through."""
+    if section.name == "none":
+        return None
+    compressor = build(section)
+    if payload:
+        # Refuses a k above the numbers in a message before anything is written.
+        compressor.contraction(payload)
+    return compressor
+
+
 def make_exchange(
-    configuration: Configuration,
+    exchanging: Callable[..., Exchange],
+    options: Mapping[str, Any],
     federation: Federation,
+    seed: int,
     stored: Mapping[str, np.ndarray],
-    algorithm: Algorithm,
-    horizon: int,
-    hostile: Attackers | None = None,
+    compressor: Compressor | None,
+    privacy: PrivacyOptions,
+    hostile: Attackers | None,
 ) -> Exchange:
-    """Return the exchange of a run of ``horizon`` rounds; collective."""
-    compressor = None
-    if configuration.compression.name != "none":
-        compressor = build(configuration.compression)
-        if algorithm.payload():
-            # Refuses a k above the numbers in a message before anything is written.
-            compressor.contraction(algorithm.payload())
-    exchanging, options = exchanging_of(configuration)
-    construct: Callable[..., Exchange] = exchanging
-    exchange = construct(federation, configuration.seed, stored, compressor, **options)
-    exchange.transforms = transforms_of(configuration, hostile)
-    if isinstance(exchange, Server) and configuration.server_optimizer != PLAIN_MEAN:
-        section = "server_optimizer"
-        optimizer = make_component(section, configuration.server_optimizer, section)
-        exchange.steps = [ServerStep(optimizer, algorithm.shared_buffers)]
-    if isinstance(exchange, Gossip):
-        exchange.spread_over(horizon)
-    if configuration.privacy.is_asked_for:
-        exchange.privacy = configuration.privacy
+    """Return the exchange of a run; collective."""
+    exchange = exchanging(federation, seed, stored, compressor, **options)
+    exchange.transforms = transforms_of(privacy, hostile)
+    if privacy.is_asked_for:
+        exchange.privacy = privacy
     return exchange
 
 
@@ -164,15 +170,13 @@ def samples_of_steps(configuration: Configuration, description: Description) -> 
     return work.steps * mean + scored / configuration.evaluation.every + 1e-9
 
 
-def hosting_ranks(configuration: Configuration, communicator: Communicator) -> np.ndarray:
+def hosting_ranks(hosts: str, threads: int, communicator: Communicator) -> np.ndarray:
     """Return the ranks that may host clients, ascending, int32. Collective."""
     ranks = np.arange(communicator.size, dtype=np.int32)
-    if configuration.hosts == "ranks" or communicator.size == 1:
+    if hosts == "ranks" or communicator.size == 1:
         return ranks
     nodes, every = communicator.nodes(), communicator.gather_object(cores_of_this_process())
-    ranks_with_cores = (
-        None if every is None else first_per_core(nodes, every, configuration.threads)
-    )
+    ranks_with_cores = None if every is None else first_per_core(nodes, every, threads)
     return communicator.broadcast(ranks_with_cores)
 
 
@@ -191,47 +195,13 @@ def cores_of_this_process() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0))
 
 
-class Poisoned(DerivedDataset):
-    """A data set in which attackers train on other labels, and are scored on their own."""
-
-    def __init__(self, dataset: Dataset, hostile: Attackers) -> None:
-        super().__init__(dataset)
-        self._hostile = hostile
-        # The true labels of attackers whose training samples have been loaded here.
-        self._true: dict[int, torch.Tensor] = {}
-
-    def changed(
-        self, name: SplitName, split: Split, client_ids: np.ndarray, dtype: torch.dtype
-    ) -> Split:
-        """Return the samples, those for training with the labels that attackers train on."""
-        which = self._hostile.who[client_ids]
-        if name != "train" or not which.any():
-            return split
-        y = split.y.clone()
-        for position in np.flatnonzero(which).tolist():
-            rows = split.rows_of(position)
-            self._true[int(client_ids[position])] = split.y[rows]
-            y[rows] = self._hostile.relabelled(split.y[rows], self.description.n_classes)
-        return replace(split, y=y)
-
-    def with_true_labels(self, train: Split, client_ids: np.ndarray) -> Split:
-        """Return training samples as they are scored; some clients may have none."""
-        y = train.y
-        for position in np.flatnonzero(self._hostile.who[client_ids] & (train.counts > 0)).tolist():
-            y = y.clone() if y is train.y else y
-            rows = train.rows_of(position)
-            true = self._true[int(client_ids[position])][: rows.stop - rows.start]
-            y[rows] = true.to(y.device)
-        return replace(train, y=y)
-
-
 def attacked(
-    configuration: Configuration, federation: Federation, dataset: Dataset
+    attack: Section, federation: Federation, seed: int, dataset: Dataset
 ) -> tuple[Attackers | None, Dataset]:
     """Return the attackers of a run, and the data set with the labels that they train on."""
-    if configuration.attack.name == "none":
+    if attack.name == "none":
         return None, dataset
-    hostile = attackers(configuration.attack, federation, configuration.seed)
+    hostile = attackers(attack, federation, seed)
     if not hostile.attack.changes_labels:
         return hostile, dataset
     description = dataset.description
@@ -239,10 +209,9 @@ def attacked(
     return hostile, Poisoned(dataset, hostile)
 
 
-def transforms_of(configuration: Configuration, hostile: Attackers | None) -> list[Transform]:
+def transforms_of(options: PrivacyOptions, hostile: Attackers | None) -> list[Transform]:
     """Return what clients do to their updates before they send them, in turn."""
     transforms: list[Transform] = []
-    options = configuration.privacy
     if options.is_asked_for and options.where == "local":
         transforms.append(LocalNoise(options))
     if options.pairwise_multiplier:
@@ -282,84 +251,14 @@ def make_model(configuration: Configuration, description: Description) -> Model:
             loss_for(description.task),
             seed=configuration.seed,
             autocast=torch.bfloat16 if configuration.local.autocast else None,
-            dtype=torch.float64 if configuration.dtype == "float64" else torch.float32,
+            dtype=DTYPES[configuration.dtype],
             network=built,
         )
-    elif configuration.local.autocast:
-        raise InputError(
-            f"local.autocast is '{configuration.local.autocast}', but model '{name}' is computed "
-            "by formulas of its own; allowed with networks (torch modules)"
-        )
-    kinds = [method.model_type() for method in algorithm_classes(configuration.algorithm.name)]
-    if not isinstance(built, Parametrised):
-        kinds = [Model, torch.nn.Module]
-    if not isinstance(built, tuple(kinds)):
-        raise InputError(
-            f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
-            f"'{configuration.algorithm.name}' needs a "
-            f"{' or '.join(getattr(kind, '__name__', str(kind)) for kind in kinds)}"
-        )
+    else:
+        check_autocast(configuration.local.autocast, name)
+    check_kind(built, name, configuration.algorithm.name)
     # A model that does not predict reaches only methods that ask for it by a parameter of its type.
     return cast(Model, built)
-
-
-def with_stepping(
-    configuration: Configuration, model: Model, device: torch.device
-) -> Configuration:
-    """Return the configuration with ``local.stepping`` as it is used, where digests depend
-    on it.
-    """
-    stepping = configuration.local.stepping
-    if stepping != "auto" and stepping not in model.steppings:
-        raise InputError(
-            f"local.stepping is '{stepping}', but the model {_unstackable(configuration, model)}, "
-            "so that its rows cannot be stacked; allowed: auto, one_by_one"
-        )
-    on_cpu, predicts = device.type == "cpu", isinstance(model, Model)
-    if stepping != "auto" or not predicts or (on_cpu and model.same_bits):
-        return configuration
-    chosen = model.stepping if on_cpu else model.stepping_on_gpu
-    return replace(configuration, local=replace(configuration.local, stepping=chosen))
-
-
-def _unstackable(configuration: Configuration, model: Model) -> str:
-    """Say what keeps rows of a model from being stacked."""
-    if not model.deterministic:
-        return "has dropout, batch normalisation or buffers that change"
-    if configuration.local.autocast:
-        return f"computes in {configuration.local.autocast} (local.autocast)"
-    return "has layers, branches or changes in place that torch.func.vmap does not take"
-
-
-def validate_exact(
-    configuration: Configuration, model: Model, method: Algorithm | type[Algorithm]
-) -> None:
-    """Refuse a model whose risk is random in a method that needs whole risks."""
-    if not method.uses_model() or method.local_options is None:
-        return
-    if not model.deterministic:
-        raise InputError(
-            f"model.name is '{configuration.model.name}', whose outputs in training depend on "
-            "random numbers or on other samples (dropout, batch normalisation), but "
-            f"algorithm '{configuration.algorithm.name}' computes gradients of whole risks; "
-            "use a network without them, such as one with GroupNorm"
-        )
-
-
-def validate_buffers(configuration: Configuration, model: Model, unbiased: bool) -> None:
-    """Refuse running statistics in exchanges that do not average: a variance could be negative."""
-    name = configuration.compression.name
-    if not model.n_buffers or (name in ("none", "identity") and not unbiased):
-        return
-    stays_local = configuration.local.buffers == "local"
-    if stays_local and not configuration.evaluation.unseen_fraction:
-        return
-    cause = "participation.weights is 'unbiased'" if unbiased else f"compression.name is '{name}'"
-    raise InputError(
-        f"{cause}, but model '{configuration.model.name}' has running statistics, whose variances "
-        "could become negative; allowed with local.buffers=local and without unseen clients, or use"
-        " GroupNorm"
-    )
 
 
 def describe_model(model: Model) -> str:
@@ -368,98 +267,6 @@ def describe_model(model: Model) -> str:
     frozen = model.n_frozen if isinstance(model, ModuleModel) else 0
     frozen_part = f", beside {frozen:,} that are frozen" if frozen else ""
     return f"{model.n_parameters - model.n_buffers:,} parameters{buffers}{frozen_part}"
-
-
-@dataclass(frozen=True)
-class Setup:
-    """The objects of a run, without its shards and its state; ``horizon`` is R of the schedules."""
-
-    configuration: Configuration
-    dataset: Dataset
-    federation: Federation
-    exchange: Exchange
-    model: Model
-    algorithm: Algorithm
-    horizon: int
-    device: torch.device
-    attackers: Attackers | None = None
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The floating-point type of models and samples."""
-        return _dtype(self.configuration)
-
-    def channel(
-        self, round: int, active: np.ndarray, memory: Any = None, clients: Clients | None = None
-    ) -> Channel:
-        """Return the channel of a round.
-
-        ``clients`` are the participants hosted here, who can look at models of others.
-        """
-        channel = self.exchange.at(round, active, memory)
-        if clients is None or not isinstance(channel, GossipChannel):
-            return channel
-        if channel.mixing.correction is not None and channel.mixing.correction.chooses:
-            layers = [slice(span.begin, span.end) for span in self.model.spans()]
-            channel.layers = layers or [slice(0, self.model.n_parameters)]
-            like = torch.zeros(0, dtype=self.dtype, device=self.device)
-            channel.held_out = HeldOutRisks(self.model, clients, like)
-        return channel
-
-    def load(self) -> Shards:
-        """Load the shards of the clients hosted here onto the device; collective."""
-        shards = self.dataset.load(self.federation.hosted, self.dtype)
-        _check_tokens(self.configuration, self.model, shards)
-        shards = replace(shards, fresh=self.dataset.fresh)
-        if self.device.type == "cpu":
-            return shards
-        splits = (shards.train, shards.val, shards.test)
-        train, val, test = (
-            Split(s.x.to(self.device), s.y.to(self.device), s.offsets) for s in splits
-        )
-        return Shards(shards.client_ids, train, val, test, shards.fresh)
-
-    def hosted_shards(self) -> HostedShards:
-        """Return the shards of the clients hosted here. Collective where all are loaded."""
-        budget = kept_bytes(self.configuration, self.dataset, self.federation)
-        if budget is None:
-            return LoadedShards(self.federation, self.load())
-        size = sample_bytes(self.configuration, self.dataset.description)
-        return CachedShards(self.federation, self.dataset, self.dtype, self.device, size, budget)
-
-    def first_state(self, everyone: Clients) -> RunState:
-        """Return the state before round 1 and before ``Algorithm.prepare``; collective."""
-        draws = Draws(self.configuration.seed, 0)
-        first = self.algorithm.init(everyone, self.exchange, draws, self.dtype)
-        check_state(self.algorithm, "init", first)
-        n_hosted = len(self.federation.hosted)
-        check_rows(self.algorithm, first, n_hosted, self.exchange.shared_is_rows)
-        return RunState(first, self.first_memory(first, n_hosted))
-
-    def first_memory(self, first: Any, n_hosted: int) -> Any:
-        """Return what the exchange remembers of ``first``, an algorithm's state before round 1."""
-        return self.exchange.remember(shared_tensors(first), n_hosted, self.dtype)
-
-
-def _check_tokens(configuration: Configuration, model: Model, shards: Shards) -> None:
-    """Refuse inputs that are no tokens of a model of tokens."""
-    n_tokens = getattr(model.network, "n_tokens", None) if isinstance(model, ModuleModel) else None
-    if n_tokens is None:
-        return
-    for name in SPLITS:
-        split: Split = getattr(shards, name)
-        for row, client in enumerate(shards.client_ids.tolist()):
-            x = split.x[split.rows_of(row)]
-            wrong = (x < 0) | (x >= n_tokens) | (x != x.trunc())
-            if wrong.any():
-                options = configuration.data.options
-                file = options.get("path") or options.get("raw")
-                raise InputError(
-                    f"data.name is '{configuration.data.name}'" + f", '{file}'" * bool(file) + ", "
-                    f"where /{name} of client {client} has the token {x[wrong][0].item():g}, but "
-                    f"model '{configuration.model.name}' takes whole numbers from 0 to "
-                    f"{n_tokens - 1}; model.vocabulary may be larger"
-                )
 
 
 def make_dataset(configuration: Configuration, communicator: Communicator) -> Dataset:
@@ -473,11 +280,7 @@ def make_dataset(configuration: Configuration, communicator: Communicator) -> Da
         )
     if ":" in configuration.data.name:
         dataset = Checked(dataset)
-    description = dataset.description
-    if len(description.n_train) != n_clients:
-        raise InputError(
-            f"clients is {n_clients}, but the data set holds {description.n_clients} clients"
-        )
+    check_number(dataset.description, n_clients)
     fraction = configuration.evaluation.validation_fraction
     return HeldOut(dataset, fraction, configuration.seed) if fraction else dataset
 
@@ -496,11 +299,7 @@ def _labels_of_data(
         return
     dataset = make_dataset(configuration, communicator)  # samples are loaded once from each
     description = dataset.description
-    if description.task != "classification":
-        raise InputError(
-            f"exchange.schedule.labels is '{OF_DATA}', but the task of the data is "
-            f"{description.task}; allowed: classification, or a CSV file of counts"
-        )
+    check_labels_of_data(description.task)
     mine = np.array_split(np.flatnonzero(training), communicator.size)[communicator.rank]
     split = dataset.load(mine, torch.float32).train
     counts = np.zeros((len(mine), description.n_classes), np.int64)
@@ -522,134 +321,118 @@ def make(
     dataset: Dataset | None = None,
 ) -> Setup:
     """Make the objects of a run; collective. Raises ``InputError`` for wrong data."""
-    n_clients = configuration.clients
+    evaluation, dtype = configuration.evaluation, DTYPES[configuration.dtype]
     if dataset is None:
         dataset = make_dataset(configuration, communicator)
     description = dataset.description
-    if configuration.evaluation.validates and not description.n_val.any():
-        raise InputError(
-            f"evaluation.validation_split is true, but '{description.source}' has no validation "
-            "samples of its own; evaluation.validation_fraction holds some of the training out"
-        )
-    unseen = draw_unseen(n_clients, configuration.evaluation.unseen_fraction, configuration.seed)
-    exchanging, options = exchanging_of(configuration)
-    n_training = int((~unseen).sum())
+    check_validation(description, evaluation)
     begins = stored is None
+    exchanging, options = exchanging_of(configuration)
+    unseen = draw_unseen(configuration.clients, evaluation.unseen_fraction, configuration.seed)
     if stored is None:
-        sizes = description.n_train[~unseen]
+        n_training, sizes = int((~unseen).sum()), description.n_train[~unseen]
         sized = with_sizes(options, sizes) if "weights" in options else options
         with _labels_of_data(configuration, sized, ~unseen, communicator) as prepared:
             stored = exchanging.prepare(communicator, n_training, configuration.seed, prepared)
-    hosting = hosting_ranks(configuration, communicator)
+    federation = make_federation(configuration, communicator, description, unseen, stored)
+    by_rank = sample_bytes_by_rank(description, federation, dtype)
+    heartbeat.set_planned(by_rank[communicator.rank])
+    budget = sample_budget(
+        configuration.storage.samples, evaluation.sample, dataset, by_rank, federation.inclusion
+    )
+    # Where there is one, samples are those of the participants of a round alone.
+    at_once = by_rank if budget is None else by_rank * federation.inclusion
+    check_samples(description, configuration.data.name, at_once, communicator)
+    hostile, dataset = attacked(configuration.attack, federation, configuration.seed, dataset)
+    name, method_name = configuration.model.name, configuration.algorithm.name
+    with enough_memory(f"the model {name} with such options"):
+        model = make_model(configuration, description)
+    fits = not torch.cuda.is_available() or fits_gpu(configuration)
+    device = choose_device(configuration.device, fits, communicator)
+    check_stepping(configuration.local.stepping, configuration.local.autocast, model)
+    check_model_memory(model, name, dtype)
+    local = with_stepping(configuration.local, model, device)
+    solver = LocalSolver(model, local, horizon, int(description.n_train.max()), device)
+    algorithm = make_algorithm(configuration.algorithm, model, solver)
+    check_task(description, configuration.data.name, algorithm, method_name)
+    check_risks(model, name, algorithm, method_name)
+    stay_local = solver.keeps_buffers and not evaluation.unseen_fraction
+    unbiased = federation.is_unbiased
+    check_statistics(model, name, configuration.compression.name, unbiased, stay_local)
+    if begins:
+        algorithm.inspect(dtype)
+    compressor = make_compressor(configuration.compression, algorithm.payload())
+    parts = federation, configuration.seed, stored, compressor, configuration.privacy, hostile
+    exchange = make_exchange(exchanging, options, *parts)
+    if isinstance(exchange, Server) and configuration.server_optimizer != PLAIN_MEAN:
+        section = "server_optimizer"
+        optimizer = make_component(section, configuration.server_optimizer, section)
+        exchange.steps = [ServerStep(optimizer, algorithm.shared_buffers)]
+    if isinstance(exchange, Gossip):
+        exchange.spread_over(horizon)
+    if device.type == "cpu":
+        states = state_bytes(federation, model, algorithm, solver, dtype, exchange.shared_is_rows)
+        check_states(states, model, name, solver.options.optimizer, communicator)
+    check_sums(model, name, options)
+    return Setup(
+        experiment=configuration.experiment,
+        method=configuration.algorithm,
+        data=configuration.data,
+        dataset=dataset,
+        federation=federation,
+        exchange=exchange,
+        model=model,
+        solver=solver,
+        algorithm=algorithm,
+        attackers=hostile,
+        device=device,
+        dtype=dtype,
+        sample_budget=budget,
+        seed=configuration.seed,
+        rounds=configuration.rounds,
+        horizon=horizon,
+        on_divergence=configuration.on_divergence,
+        evaluation=evaluation,
+        checkpoint=configuration.checkpoint,
+        network=configuration.network,
+        compute=configuration.compute,
+    )
+
+
+def make_federation(
+    configuration: Configuration,
+    communicator: Communicator,
+    description: Description,
+    unseen: np.ndarray,
+    stored: Mapping[str, np.ndarray],
+) -> Federation:
+    """Return who is hosted where; collective."""
+    hosting = hosting_ranks(configuration.hosts, configuration.threads, communicator)
     work, links = samples_of_steps(configuration, description), None
     if configuration.placement == "partitioned":
-        links = exchanging.links(n_training, configuration.seed, options, stored)
+        exchanging, options = exchanging_of(configuration)
+        links = exchanging.links(int((~unseen).sum()), configuration.seed, options, stored)
     if links is not None:
         owner = partitioned_owners(work, unseen, links, len(hosting), communicator)
     elif configuration.placement == "balanced":
         owner = balanced_owners(work, len(hosting))
     else:
         owner = contiguous_owners(work, len(hosting), description.n_train)
-    owner = hosting[owner]
-    federation = Federation(
-        communicator, owner, unseen, description.n_train, configuration.participation
-    )
-    _check_samples(configuration, federation, dataset)
-    hostile, dataset = attacked(configuration, federation, dataset)
-    with enough_memory(f"the model {configuration.model.name} with such options"):
-        model = make_model(configuration, description)
-    device = choose_device(configuration.device, fits_gpu(configuration), communicator)
-    configuration = with_stepping(configuration, model, device)
-    check_memory(
-        COPIES * model.n_parameters * _dtype(configuration).itemsize,
-        f"the model {configuration.model.name} has {model.n_parameters} parameters, which",
-    )
-    algorithm = make_algorithm(configuration, description, model, horizon, device)
-    if description.task not in algorithm.tasks:
-        raise InputError(
-            f"data.name is '{configuration.data.name}', whose task is {description.task}, but "
-            f"algorithm '{configuration.algorithm.name}' learns from: {', '.join(algorithm.tasks)}"
-        )
-    validate_exact(configuration, model, algorithm)
-    validate_buffers(configuration, model, federation.is_unbiased)
-    if begins:
-        algorithm.inspect(_dtype(configuration))
-    exchange = make_exchange(configuration, federation, stored, algorithm, horizon, hostile)
-    if device.type == "cpu":
-        is_rows = exchange.shared_is_rows
-        by_rank = state_bytes(configuration, federation, model, algorithm, is_rows)
-        host, bytes_on_host = sum_on_host(communicator, by_rank)
-        check_memory(
-            bytes_on_host,
-            f"the model {configuration.model.name} has {model.n_parameters} parameters, and with "
-            f"local.optimizer={configuration.local.optimizer} what the clients on {host} train",
-        )
-    sums_updates = [options.get("correction")]
-    sums_updates += ["pairwise"] if options.get("asynchrony") == "pairwise" else []
-    if any(sums_updates) and isinstance(model, Model) and model.n_buffers:
-        raise InputError(
-            f"the model {configuration.model.name} has running statistics, which are not the sum "
-            "of updates; allowed: exchange.correction=none and exchange.asynchrony=wait_free, or a "
-            "model without batch normalisation"
-        )
-    return Setup(
-        configuration, dataset, federation, exchange, model, algorithm, horizon, device, hostile
-    )
+    participation = configuration.participation
+    return Federation(communicator, hosting[owner], unseen, description.n_train, participation)
 
 
-def _check_samples(configuration: Configuration, federation: Federation, dataset: Dataset) -> None:
-    """Refuse samples that do not fit into the memory of the hosts; collective."""
-    description = dataset.description
-    samples = description.n_train + description.n_val + description.n_test
-    by_rank = sample_bytes_by_rank(configuration, description, federation)
-    heartbeat.set_planned(by_rank[federation.communicator.rank])
-    host, bytes_on_host = sum_on_host(federation.communicator, by_rank)
-    if kept_bytes(configuration, dataset, federation) is not None:
-        # Those of the participants of a round alone, and not for long.
-        bytes_on_host *= federation.inclusion
-    check_memory(
-        bytes_on_host,
-        f"data.name '{configuration.data.name}' gives the clients on {host} "
-        f"{int(samples.sum(dtype=np.float64))} samples of shape {description.input_shape}, which",
-    )
-
-
-def kept_bytes(
-    configuration: Configuration, dataset: Dataset, federation: Federation
+def sample_budget(
+    megabytes: float | None, share: float, dataset: Dataset, by_rank: np.ndarray, inclusion: float
 ) -> float | None:
-    """Return the bytes of samples that a rank holds, if it can; None: all are loaded."""
-    megabytes = configuration.storage.samples
+    """Return the bytes of samples that a rank holds, if it can; None: all are loaded.
+
+    ``by_rank`` are the bytes of all samples of each rank, so that all ranks decide alike.
+    """
     if dataset.make_split is None:
         return None
     if megabytes is not None:
         return megabytes * 1e6
-    if configuration.evaluation.sample < 1:
+    if share < 1 or (inclusion < 1 and by_rank.max() > AUTOMATIC):
         return AUTOMATIC
-    # Of all ranks, so that all decide alike.
-    idle = federation.inclusion < 1
-    most = sample_bytes_by_rank(configuration, dataset.description, federation).max()
-    return AUTOMATIC if idle and most > AUTOMATIC else None
-
-
-def sample_bytes_by_rank(
-    configuration: Configuration, description: Description, federation: Federation
-) -> np.ndarray:
-    """Return the bytes of the samples of the clients that each rank hosts, (ranks,)."""
-    samples = description.n_train + description.n_val + description.n_test
-    by_rank = np.bincount(federation.owner, weights=samples, minlength=federation.communicator.size)
-    return by_rank * sample_bytes(configuration, description)
-
-
-def sum_on_host(communicator: Communicator, by_rank: np.ndarray) -> tuple[str, float]:
-    """Return this host's name and the sum over its ranks of ``by_rank``, (ranks,); collective."""
-    nodes = communicator.nodes()
-    return socket.gethostname(), float(by_rank[nodes == nodes[communicator.rank]].sum())
-
-
-def sample_bytes(configuration: Configuration, description: Description) -> int:
-    """Return the bytes of a sample and its label in memory."""
-    return math.prod(description.input_shape) * _dtype(configuration).itemsize + 8
-
-
-def _dtype(configuration: Configuration) -> torch.dtype:
-    return torch.float64 if configuration.dtype == "float64" else torch.float32
+    return None

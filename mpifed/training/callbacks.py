@@ -15,15 +15,13 @@ from typing import Any, cast
 
 from mpifed.command import say
 from mpifed.components.registry import load
-from mpifed.config.configuration import to_mapping
 from mpifed.errors import InputError, note
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.text import read_json
 from mpifed.results.results import DIGEST
 from mpifed.trackers import TrackedRun
 from mpifed.tracking import TRACKERS, Sending
-from mpifed.training.build import Setup
-from mpifed.training.request import Request, Task
+from mpifed.training.run_directory import Recorder
 from topologies.errors import excerpt
 
 # What trackers call the run, in the run directory; a resumed run continues it.
@@ -107,31 +105,38 @@ class Listeners:
             self.sending.close(status)
 
 
-def listeners_of(setup: Setup, task: Task, request: Request, round: int) -> Listeners:
-    """Return who is told of a run."""
-    configuration, sending = setup.configuration, None
-    first = setup.federation.communicator.rank == 0
-    if first and request.track is not None:
-        path = task.output / TRACKING_FILE
+def listeners_of(
+    recorder: Recorder | None,
+    first: int,
+    rounds: int,
+    on_round: Callback | str | None,
+    track: str | None,
+) -> Listeners:
+    """Return who is told of a run from its round ``first`` on: on rank 0, which records it."""
+    if recorder is None:
+        return Listeners(None, None, rounds)
+    sending, directory = None, recorder.directory
+    if track is not None:
+        path = directory / TRACKING_FILE
         context = TrackedRun(
-            task.output,
-            task.output.resolve().name,
-            to_mapping(configuration),
-            round + 1 if task.point is not None else 0,
-            _known(path).get(request.track),
-            partial(_remember, path, request.track),
+            directory,
+            directory.resolve().name,
+            recorder.configuration,
+            first,
+            _names_in(path).get(track),
+            partial(_remember, path, track),
         )
-        sending = Sending(request.track, partial(TRACKERS[request.track][0], context))
-    return Listeners(callback(request.on_round) if first else None, sending, configuration.rounds)
+        sending = Sending(track, partial(TRACKERS[track][0], context))
+    return Listeners(callback(on_round), sending, rounds)
 
 
-def _known(path: Path) -> dict[str, str]:
+def _names_in(path: Path) -> dict[str, str]:
     """Return what trackers call the run."""
     return dict(read_json(path)) if path.exists() else {}
 
 
 def _remember(path: Path, tracker: str, name: str) -> None:
-    replace_bytes(path, (json.dumps({**_known(path), tracker: name}) + "\n").encode())
+    replace_bytes(path, (json.dumps({**_names_in(path), tracker: name}) + "\n").encode())
 
 
 class Progress:

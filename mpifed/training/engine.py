@@ -18,7 +18,6 @@ from threadpoolctl import threadpool_limits
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
-from mpifed.config.configuration import to_mapping
 from mpifed.data.base import ProblemDescription
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
 from mpifed.exchange.accounting import EPSILON, accountant_of
@@ -31,10 +30,10 @@ from mpifed.method.checks import check_state
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState
 from mpifed.training import evaluation as evaluations
-from mpifed.training.build import Setup
 from mpifed.training.callbacks import Progress
 from mpifed.training.evaluation import ClientResults, warn_of_losses
 from mpifed.training.run_directory import Recorder
+from mpifed.training.setup import Setup
 from mpifed.training.simulated_time import clock_of, taking_part
 from mpifed.watchdog.heartbeat import at_round, set_hosted_clients
 
@@ -193,7 +192,7 @@ class Engine:
         self, setup: Setup, shards: HostedShards, clock: Clock, directory: Path | None = None
     ) -> None:
         self.setup, self.shards, self.clock = setup, shards, clock
-        self.seed = setup.configuration.seed
+        self.seed = setup.seed
         self.simulated = clock_of(setup)
         self.rows = Rows(setup)
         self.rows.take(setup.first_state(self.everyone))
@@ -203,9 +202,9 @@ class Engine:
         self.report: Callable[[Mapping[str, Any]], None] = lambda scores: None
         self.has_infinite_losses = False
         self.writer = Writer(setup.federation)
-        options = setup.configuration.privacy
-        private = options.is_asked_for and setup.federation.communicator.rank == 0
-        self.accountant = accountant_of(options, setup.federation, self.seed) if private else None
+        options, self.accountant = setup.exchange.privacy, None
+        if options is not None and setup.federation.communicator.rank == 0:
+            self.accountant = accountant_of(options, setup.federation, self.seed)
         self._began = self._saved = time.perf_counter()
 
     @property
@@ -272,17 +271,18 @@ class Engine:
         progress: Progress | None,
         stop_requested: Callable[[], bool],
     ) -> str:
-        configuration = self.setup.configuration
+        setup = self.setup
         if self.round == 0:
             self.evaluate(recorder, progress)
-        while self.round < configuration.rounds:
+        while self.round < setup.rounds:
             self.advance()
             stopping, is_due = self.agree(stop_requested(), self._is_due())
-            last = self.round == configuration.rounds
-            if last or self.round % configuration.evaluation.every == 0:
+            last = self.round == setup.rounds
+            if last or self.round % setup.evaluation.every == 0:
                 self.evaluate(recorder, progress)
-            if last or stopping or is_due or self.round % configuration.checkpoint.every == 0:
-                self.checkpoint(directory, recorder.metrics if recorder else "")
+            if last or stopping or is_due or self.round % setup.checkpoint.every == 0:
+                parts = (recorder.metrics, recorder.configuration) if recorder else ("", {})
+                self.checkpoint(directory, *parts)
             if progress is not None:
                 progress.round(self.round)
             if stopping and not last:
@@ -296,7 +296,7 @@ class Engine:
         self.round += 1
         at_round(self.round)
         active = taking_part(setup, self.round) if active is None else active
-        drops = setup.configuration.on_divergence == "drop"
+        drops = setup.on_divergence == "drop"
         local = self.clock.seconds["local"]
         while True:
             self.active = int(active.sum())
@@ -333,8 +333,8 @@ class Engine:
         setup, federation = self.setup, self.setup.federation
         began, exchanged = time.perf_counter(), setup.exchange.seconds
         positions = np.flatnonzero(active[federation.hosted])
-        participation = setup.configuration.participation
-        effort = efforts(participation, federation.hosted[positions], self.seed, self.round)
+        ids = federation.hosted[positions]
+        effort = efforts(federation.participation, ids, self.seed, self.round)
         everyone = len(positions) == len(federation.hosted)
         if everyone and effort is None:
             clients = self.everyone
@@ -354,7 +354,7 @@ class Engine:
 
     def _is_due(self) -> bool:
         """Whether the last checkpoint was begun as long ago as checkpoint.minutes says."""
-        minutes = self.setup.configuration.checkpoint.minutes
+        minutes = self.setup.checkpoint.minutes
         return minutes is not None and time.perf_counter() - self._saved >= 60 * minutes
 
     def agree(self, stop: bool, is_due: bool = False) -> tuple[bool, bool]:
@@ -409,7 +409,7 @@ class Engine:
         at = Draws(self.seed, self.round)
         evaluation = evaluations.evaluate(self.setup, self.shards, self.state, at)
         learnt = evaluation.learnt
-        if self.round == self.setup.configuration.rounds:
+        if self.round == self.setup.rounds:
             learnt = learnt | evaluations.of_observers(self.setup)
         digest = self.digest()
         if evaluation.results is None:
@@ -422,7 +422,7 @@ class Engine:
             "up_bits": ledger.up_bits,
             "down_bits": ledger.down_bits,
             "state_digest": digest,
-            **evaluation.row(self.setup.configuration.evaluation.client_weights),
+            **evaluation.row(self.setup.evaluation.client_weights),
         }
         if self.simulated is not None:
             row |= self.simulated.row
@@ -430,8 +430,11 @@ class Engine:
             row[EPSILON] = self.accountant(self.round)
         return row, evaluation.results, learnt
 
-    def checkpoint(self, directory: Path, metrics: str) -> None:
-        """Begin to write a checkpoint into a run directory, with the rows of metrics so far."""
+    def checkpoint(self, directory: Path, metrics: str, configuration: dict[str, Any]) -> None:
+        """Begin to write a checkpoint into a run directory.
+
+        Rank 0 has the rows of metrics.csv so far and the configuration as it is stored.
+        """
         self._saved = time.perf_counter()
         with self.clock.measure("checkpoint"):
             setup, data = self.setup, self.setup.dataset.description
@@ -439,7 +442,7 @@ class Engine:
                 self.round,
                 self.seed,
                 setup.horizon,
-                to_mapping(setup.configuration),
+                configuration,
                 metrics,
                 dict(vars(setup.exchange.ledger)),
                 {**self.clock.seconds, "total": self.elapsed},
@@ -452,5 +455,5 @@ class Engine:
                 self.state,
                 setup.exchange.shared_is_rows,
                 setup.exchange.arrays(),
-                setup.configuration.checkpoint.keep,
+                setup.checkpoint.keep,
             )

@@ -13,7 +13,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from mpifed import state as states
-from mpifed.config.configuration import ClientWeights
+from mpifed.config.options import ClientWeights
 from mpifed.data.base import Shards, Split
 from mpifed.errors import wrong_result
 from mpifed.exchange.accounting import EPSILON, accountant_of
@@ -28,7 +28,8 @@ from mpifed.local.scoring import client_scores
 from mpifed.method import checks
 from mpifed.method.predictor import Predictor
 from mpifed.models.base import Model
-from mpifed.training.build import Poisoned, Setup
+from mpifed.training.poisoned import Poisoned
+from mpifed.training.setup import Setup
 from mpifed.training.simulated_time import COLUMN, STALENESS, is_simulated, taking_part, waits
 
 # Columns of every metrics.csv.
@@ -296,7 +297,7 @@ def with_growth(
     setup: Setup, state: Any, unseen: Clients, predictor: Predictor, draws: Draws
 ) -> Predictor:
     """Return ``predictor`` with the accuracies that its clients have with shares of their data."""
-    shares = setup.configuration.evaluation.unseen_shares or ()
+    shares = setup.evaluation.unseen_shares or ()
     accuracies = np.full((len(unseen), len(shares)), np.nan)
     for k, share in enumerate(shares):
         fewer = first_samples(unseen, share)
@@ -312,14 +313,14 @@ def with_growth(
 def columns_of(setup: Setup) -> list[str]:
     """Return the columns of this run's metrics.csv, in order."""
     unseen = UNSEEN_COLUMNS if setup.federation.unseen.any() else []
-    validates = setup.configuration.evaluation.validates
+    validates = setup.evaluation.validates
     validation = VALIDATION_COLUMNS if validates else []
     return [
         *COLUMNS,
         *([MERGED] if _merges(setup) else []),
         *([COLUMN] if is_simulated(setup) else []),
         *([] if waits(setup) else STALENESS),
-        *([EPSILON] if setup.configuration.privacy.is_asked_for else []),
+        *([EPSILON] if setup.exchange.privacy is not None else []),
         *setup.exchange.columns,
         *unseen,
         *validation,
@@ -393,21 +394,20 @@ def _of_attacks(setup: Setup) -> list[str]:
     """Return lines that say who attacks, and what the privacy of the whole run will be."""
     if setup.federation.communicator.rank:
         return []
-    configuration, lines = setup.configuration, []
+    lines = []
     if setup.attackers is not None:
         lines.append(str(setup.attackers))
         aggregator = getattr(setup.exchange, "aggregator", None)
-        number, n = int(setup.attackers.who.sum()), configuration.n_training
+        number, n = int(setup.attackers.who.sum()), len(setup.federation.training)
         bears = None if aggregator is None else aggregator.bears(n)
         if bears is not None and number > bears:
-            name = configuration.exchange.options["aggregator"].name
             lines.append(
                 f"warning: {number} clients attack, more than the {bears} of {n} that "
-                f"exchange.aggregator={name} bears"
+                "exchange.aggregator bears"
             )
-    options, rounds = configuration.privacy, configuration.rounds
-    if options.is_asked_for:
-        epsilon = accountant_of(options, setup.federation, configuration.seed)(rounds)
+    options, rounds = setup.exchange.privacy, setup.rounds
+    if options is not None:
+        epsilon = accountant_of(options, setup.federation, setup.seed)(rounds)
         lines.append(
             f"privacy {options.where}: after {rounds:,} rounds epsilon is {epsilon:.4g} for delta "
             f"{options.delta:g}"
@@ -417,7 +417,7 @@ def _of_attacks(setup: Setup) -> list[str]:
 
 def _of_sample(setup: Setup) -> list[str]:
     """Return a line that says of how many clients the scores are, where it is not all."""
-    share, federation = setup.configuration.evaluation.sample, setup.federation
+    share, federation = setup.evaluation.sample, setup.federation
     if share == 1:
         return []
     return [
@@ -431,16 +431,16 @@ def _unread(setup: Setup) -> list[str]:
     read = setup.algorithm.local_options
     if read is None:
         return []
-    name, what = setup.configuration.algorithm.name, ", ".join(read) or "nothing"
+    name, what = setup.method.name, ", ".join(read) or "nothing"
     return [
         f"local.{key}={value} changes nothing: of the section local, {name} reads {what}"
-        for key, value in unread(setup.configuration.local, read).items()
+        for key, value in unread(setup.solver.options, read).items()
     ]
 
 
 def count_scored(setup: Setup) -> int:
     """Return how many clients an evaluation scores."""
-    share, seed = setup.configuration.evaluation.sample, setup.configuration.seed
+    share, seed = setup.evaluation.sample, setup.seed
     return len(scored_clients(setup.federation, share, Draws(seed, 0)))
 
 
@@ -453,7 +453,7 @@ def score(
 ) -> ClientResults | None:
     """Score clients with the predictors of this round."""
     algorithm, federation = setup.algorithm, setup.federation
-    options, is_rows = setup.configuration.evaluation, setup.exchange.shared_is_rows
+    options, is_rows = setup.evaluation, setup.exchange.shared_is_rows
     if options.sample < 1:
         ids = scored_clients(federation, options.sample, draws)
         of_clients = ids[federation.owner[ids] == federation.communicator.rank]
@@ -482,7 +482,7 @@ def score(
             unseen = shards.among_hosted(positions[is_unseen])
             adapted = algorithm.adapt(state.algorithm, unseen, setup.exchange, draws)
             predictor = checked("adapt", adapted, len(unseen), size)
-            if options.unseen_shares and draws.round == setup.configuration.rounds:
+            if options.unseen_shares and draws.round == setup.rounds:
                 predictor = with_growth(setup, state.algorithm, unseen, predictor, draws)
             yield unseen, predictor, None
 
@@ -510,11 +510,11 @@ def of_observers(setup: Setup) -> dict[str, np.ndarray]:
 
     (observers, clients) on rank 0; nothing elsewhere, and where ``privacy.observers`` is none.
     """
-    exchange, options = setup.exchange, setup.configuration.privacy
-    if options.observers == "none" or not isinstance(exchange, Gossip):
+    exchange, options = setup.exchange, setup.exchange.privacy
+    if options is None or options.observers == "none" or not isinstance(exchange, Gossip):
         return {}
     rounds, steps = [], exchange.gossip_steps
-    for k in range(1, setup.configuration.rounds + 1):
+    for k in range(1, setup.rounds + 1):
         active = taking_part(setup, k)
         routes = [exchange.routing.route((k - 1) * steps + j, active) for j in range(1, steps + 1)]
         rounds.append(Mixed([r.sparse for r in routes], active[setup.federation.training]))

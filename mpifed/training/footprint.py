@@ -1,23 +1,26 @@
-"""The memory that clients' models take, known before a run."""
+"""The memory that clients' models and samples take, known before a run."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import torch
 
-from mpifed.config.configuration import Configuration
+from mpifed.data.base import Description
 from mpifed.federation.clients import Federation
-from mpifed.local.solver import RULES
+from mpifed.local.solver import LocalSolver
 from mpifed.method.algorithm import Algorithm
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.modules import ModuleModel
 
 
 def state_bytes(
-    configuration: Configuration,
     federation: Federation,
     model: Parametrised,
     algorithm: Algorithm,
+    solver: LocalSolver,
+    dtype: torch.dtype,
     is_rows: bool,
 ) -> np.ndarray:
     """Return the bytes of weights, gradients and moments on each rank, at least.
@@ -29,14 +32,16 @@ def state_bytes(
 
     Parameters
     ----------
-    configuration : Configuration
-        The configuration of the run.
     federation : Federation
         Who is hosted where, and how many take part in a round.
     model : Parametrised
         The model of the run.
     algorithm : Algorithm
         The method.
+    solver : LocalSolver
+        What takes its local steps.
+    dtype : torch.dtype
+        Floating-point type of models.
     is_rows : bool
         Whether every client has a copy of what is shared, as under gossip.
 
@@ -56,11 +61,25 @@ def state_bytes(
         # A mean of several models is of models that clients have trained.
         several = algorithm.aggregates == "mean"
         models = max(1, algorithm.payload() // model.n_parameters) if several else 1
-        rule = RULES[configuration.local.optimizer](configuration.local, model)
+        rule = solver.rule
         empty = rule.moments(rule.init(0, models, int(trained), torch.zeros(0)))
         lasting = models * sum(moment.shape[-1] for moment in empty)
         active = hosted * federation.inclusion
         total += active * (models * model.n_parameters + lasting) + hosted * lasting + trained
     if isinstance(model, ModuleModel):
         total += model.n_frozen
-    return total * (8 if configuration.dtype == "float64" else 4)
+    return total * dtype.itemsize
+
+
+def sample_bytes_by_rank(
+    description: Description, federation: Federation, dtype: torch.dtype
+) -> np.ndarray:
+    """Return the bytes of the samples of the clients that each rank hosts, (ranks,)."""
+    samples = description.n_train + description.n_val + description.n_test
+    by_rank = np.bincount(federation.owner, weights=samples, minlength=federation.communicator.size)
+    return by_rank * sample_bytes(description, dtype)
+
+
+def sample_bytes(description: Description, dtype: torch.dtype) -> int:
+    """Return the bytes of a sample and its label in memory."""
+    return math.prod(description.input_shape) * dtype.itemsize + 8

@@ -18,7 +18,7 @@ from mpifed.config.configuration import resolve
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, EXIT_STOPPED, InputError, RunError
 from mpifed.io.yaml_files import as_text
 from mpifed.tracking import check_tracker
-from mpifed.training.request import Request, understand
+from mpifed.training.request import Request
 from topologies.job_environment import is_rank, outside_step
 
 # Seconds that an interrupted job has to end before it is killed.
@@ -34,8 +34,8 @@ ARRAYS = (("data", "arrays"), ("data.name", "arrays"))
 ROUND, SAYS = "round ", "mpifed: "
 
 
-def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
-    """Carry out a request on several ranks of this computer."""
+def check_ranks(ranks: int) -> None:
+    """Refuse ranks that this process cannot start."""
     if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
         raise InputError(f"ranks is {ranks!r}; it must be a whole number from 1 to {MOST_RANKS}")
     if is_rank():
@@ -43,16 +43,24 @@ def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
             f"ranks is {ranks}, but this program is itself a rank of an MPI job; leave ranks out, "
             "and the run is on all ranks of the job"
         )
-    task = understand(request)
+
+
+def run_on_ranks(
+    request: Request, mapping: Mapping[str, Any], output: Path, ranks: int
+) -> tuple[Path, str]:
+    """Carry out a request on several ranks of this computer.
+
+    It means the configuration ``mapping`` in the directory ``output``.
+    """
     if request.track is not None:
         check_tracker(request.track)
     if request.on_round is not None and not isinstance(request.on_round, str):
         request = dataclasses.replace(request, on_round=name_of(request.on_round, "on_round"))
     check_none_own({**(request.overrides or {}), "on_round": request.on_round})
-    resolve(task.mapping, ranks)
-    code, message = _finished(_command(request, ranks, task.output), request)
+    resolve(mapping, ranks)
+    code, message = _finished(_command(request, ranks, output), request)
     if code in (EXIT_FINISHED, EXIT_STOPPED):
-        return task.output, "finished" if code == EXIT_FINISHED else "stopped"
+        return output, "finished" if code == EXIT_FINISHED else "stopped"
     if code == EXIT_BAD_INPUT:
         raise InputError(message)
     raise RunError(message)

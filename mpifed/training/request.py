@@ -1,4 +1,4 @@
-"""Requests: a user's words become a configuration and a directory; what may be resumed, and how."""
+"""What a user asks for: a directory that is free, or the run in it that goes on."""
 
 from __future__ import annotations
 
@@ -14,17 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.config.configuration import (
-    ARITHMETIC,
-    UNREAD,
-    Configuration,
-    apply_overrides,
-    arithmetic_of,
-    completed,
-    differences,
-    to_mapping,
-)
-from mpifed.config.experiments import read_experiment
+from mpifed.config.configuration import Configuration, to_mapping
+from mpifed.config.stored import ARITHMETIC, UNREAD, arithmetic_of, completed, differences
 from mpifed.errors import InputError
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import metrics_in, read_summary
@@ -107,11 +98,11 @@ def stored_horizon(stored: Mapping[str, Any]) -> int | None:
     return horizon if isinstance(horizon, int) else None
 
 
-def base_configuration(stored: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def base_configuration(stored: Mapping[str, Any], reschedule: bool) -> dict[str, Any]:
     """Return the configuration of a resumed run for which no experiment is named."""
     base = copy.deepcopy(dict(stored))
     base["reschedule"] = False
-    if overrides.get("reschedule") is True and isinstance(base.get("local"), dict):
+    if reschedule and isinstance(base.get("local"), dict):
         base["local"]["lr_horizon"] = None
     return base
 
@@ -142,16 +133,12 @@ def check_changes(
         )
 
 
-def kept_rows(
-    meta: checkpoint.Meta, configuration: Configuration, columns: Sequence[str]
-) -> list[list[str]]:
+def kept_rows(meta: checkpoint.Meta, rounds: int, columns: Sequence[str]) -> list[list[str]]:
     """Return the recorded rows of the rounds before the last one, which is evaluated again."""
     recorded = metrics_in(meta.metrics)
     rows = (dict(zip(recorded.columns, row, strict=True)) for row in recorded.rows)
     return [
-        [row.get(column, "") for column in columns]
-        for row in rows
-        if int(row["round"]) != configuration.rounds
+        [row.get(column, "") for column in columns] for row in rows if int(row["round"]) != rounds
     ]
 
 
@@ -174,10 +161,18 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a request means after files were read."""
+class EarlierRun:
+    """The run that goes on, as far as there is one; ``stored`` is its configuration."""
 
-    mapping: dict[str, Any]
+    output: Path | None
+    point: ResumePoint | None
+    stored: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Task:
+    """Where a run is written, and what it continues."""
+
     output: Path
     point: ResumePoint | None
     stored: dict[str, Any] | None
@@ -185,50 +180,43 @@ class Task:
     restart: bool = False
 
 
-def understand(request: Request) -> Task:
-    """Find the configuration, the directory and the checkpoint of a request."""
-    output, point, stored = request.output, None, None
-    if request.restart and request.resume:
+def earlier_run(output: Path | None, resume: bool | Path | None, restart: bool) -> EarlierRun:
+    """Return the run that is to be resumed, or whose directory is used again."""
+    point = None
+    if restart and resume:
         raise InputError("--resume and --restart were given; at most one of them may be")
-    if output is None and request.restart:
+    if output is None and restart:
         raise InputError("--restart needs --output DIR, the run to begin anew")
-    if output is None and request.resume is True:
+    if output is None and resume is True:
         raise InputError("--resume needs --output DIR, or the path of a checkpoint")
-    if isinstance(request.resume, Path):
-        point = explicit(request.resume)
+    if isinstance(resume, Path):
+        point = explicit(resume)
         if output is None and point.run_directory is not None:
             output = point.run_directory
-    elif request.resume and output is not None:
+    elif resume and output is not None:
         point = newest(output)
-    if (request.resume or request.restart) and output is not None and point is None:
-        stored = stored_configuration(output)
-    mapping = apply_overrides(_base(request, point, stored), request.overrides or {})
-    if output is None:
-        output = _default_output(mapping)
-    _check_output(output, point, bool(request.resume), request.restart)
+    if point is not None:
+        return EarlierRun(output, point, point.meta.configuration)
+    if output is None or not (resume or restart):
+        return EarlierRun(output, None, None)
+    return EarlierRun(output, None, stored_configuration(output))
+
+
+def task_of(earlier: EarlierRun, experiment: str, resume: bool, restart: bool, quiet: bool) -> Task:
+    """Return where an experiment is run; the directory is checked, and nothing is written."""
+    output, point = earlier.output or _default_output(experiment), earlier.point
+    _check_output(output, point, resume, restart)
     remarks = [f"passed over: {reason}" for reason in point.passed_over] if point else []
-    for line in remarks if request.quiet else ():
+    for line in remarks if quiet else ():
         logging.getLogger("mpifed").warning(line)
-    if request.resume and point is None:
+    if resume and point is None:
         remarks.append(f"{output} holds no checkpoint: the run begins with round 1")
-    if request.restart:
-        stored = None
-    return Task(mapping, output, point, stored, remarks, request.restart)
+    return Task(output, point, None if restart else earlier.stored, remarks, restart)
 
 
-def _base(
-    request: Request, point: ResumePoint | None, stored: dict[str, Any] | None
-) -> dict[str, Any]:
-    """Return the configuration before overrides: of the experiment, or of the resumed run."""
-    resumed = point.meta.configuration if point is not None else stored
-    if request.experiment is None and resumed is not None:
-        return base_configuration(resumed, request.overrides or {})
-    return read_experiment(request.experiment, request.overrides)
-
-
-def _default_output(mapping: Mapping[str, Any]) -> Path:
+def _default_output(experiment: str) -> Path:
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = f"{Path(str(mapping.get('experiment', 'run'))).name}-{stamp}"
+    name = f"{Path(experiment).name}-{stamp}"
     output, number = Path("runs") / name, 1
     while output.exists():
         number += 1
@@ -256,8 +244,7 @@ def _check_output(output: Path, point: ResumePoint | None, resume: bool, restart
 
 def check_resume(configuration: Configuration, task: Task) -> None:
     """Refuse to resume a run under another configuration."""
-    point = task.point
-    stored = task.stored if point is None else point.meta.configuration
+    point, stored = task.point, task.stored
     version = ARITHMETIC if stored is None else arithmetic_of(stored)[-1][1]
     if version != ARITHMETIC:
         task.remarks.append(
@@ -271,17 +258,15 @@ def check_resume(configuration: Configuration, task: Task) -> None:
                 f"rounds is {configuration.rounds}, but {point.path} is already at round "
                 f"{point.meta.round}"
             )
-    elif task.stored is not None:
-        horizon = stored_horizon(task.stored)
-        check_changes(task.stored, configuration, task.output, horizon)
+    elif stored is not None:
+        check_changes(stored, configuration, task.output, stored_horizon(stored))
 
 
 def as_begun(configuration: Configuration, task: Task) -> tuple[Configuration, int]:
     """Return the configuration to train under, with the ``local.stepping`` and the arithmetic with
     which the run began, and R of its learning-rate schedules.
     """
-    horizon, local = configuration.rounds, configuration.local
-    stored = task.stored if task.point is None else task.point.meta.configuration
+    horizon, local, stored = configuration.rounds, configuration.local, task.stored
     if task.point is not None and not configuration.reschedule:
         horizon = task.point.meta.horizon
     elif stored is not None and not configuration.reschedule:

@@ -18,10 +18,11 @@ from mpifed.errors import InputError
 from mpifed.io.atomic import replace_bytes
 from mpifed.mpi.communicator import Alone
 from mpifed.results.results import Metrics, line_of, read_metrics, read_summary
-from mpifed.training.build import Setup, make
+from mpifed.training.build import make
 from mpifed.training.evaluation import columns_of
 from mpifed.training.request import stored_horizon
 from mpifed.training.run_directory import field_of
+from mpifed.training.setup import Setup
 from mpifed.training.simulated_time import COLUMN, SimulatedClock, is_simulated, taking_part
 from mpifed.training.trained import stored_setup
 from mpifed.training.verification import RecordedRun, read_run
@@ -48,12 +49,8 @@ def retime(run: str | Path, overrides: Mapping[str, Any]) -> Retimed:
     recorded = read_run(Path(run))
     configuration = resolve(apply_overrides(recorded.mapping, overrides))
     _check(configuration, Path(run))
-    setup = _setup(recorded)
     changed = dataclasses.replace(
-        setup,
-        configuration=dataclasses.replace(
-            setup.configuration, network=configuration.network, compute=configuration.compute
-        ),
+        _setup(recorded), network=configuration.network, compute=configuration.compute
     )
     if not is_simulated(changed):
         raise InputError("network and compute say nothing, so that there are no seconds to tell")

@@ -39,22 +39,25 @@ REPLACED = (
 class Recorder:
     """Writes the directory of one run, and locks it against other processes until it is closed."""
 
-    def __init__(
+    def __init__(self, directory: Path, configuration: dict[str, Any], config: str) -> None:
+        """Write nothing yet; ``config`` is the text of config.yaml."""
+        self.directory, self.configuration, self._config = directory, configuration, config
+        self.columns: list[str] = []
+        self._settle: Callable[[], None] = lambda: None
+        self._log: io.FileIO | None = None
+
+    def begin(
         self,
-        directory: Path,
         columns: list[str],
         rows: list[list[str]],
-        config: str,
         settle: Callable[[], None],
         is_new: bool,
         set_aside: Sequence[str] = (),
     ) -> None:
         """Lock the directory, move what is set aside, and write config.yaml and metrics.csv."""
-        self.directory, self.columns = directory, columns
-        self._settle = settle
-        self._log: io.FileIO | None = None
+        self.columns, self._settle = columns, settle
         try:
-            self._guard(self._begin, config, rows, is_new, set_aside)
+            self._guard(self._begin, rows, is_new, set_aside)
         except BaseException:
             self.close()
             raise
@@ -70,9 +73,7 @@ class Recorder:
         """The text of metrics.csv so far, which a long run does not keep in memory."""
         return metrics_text(self.directory / "metrics.csv")
 
-    def _begin(
-        self, config: str, rows: list[list[str]], is_new: bool, set_aside: Sequence[str]
-    ) -> None:
+    def _begin(self, rows: list[list[str]], is_new: bool, set_aside: Sequence[str]) -> None:
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         # Private, unless the user made it before: then its mode is kept.
         self.directory.mkdir(mode=0o700, exist_ok=True)
@@ -88,7 +89,7 @@ class Recorder:
         for names in (".*.partial", "checkpoints/.round-*.partial"):  # of a run that was killed
             for leftover in self.directory.glob(names):
                 leftover.unlink(missing_ok=True)
-        replace_bytes(self.directory / "config.yaml", config.encode())
+        replace_bytes(self.directory / "config.yaml", self._config.encode())
         text = "".join(line_of(row) for row in [self.columns, *rows])
         replace_bytes(self.directory / "metrics.csv", text.encode())
 

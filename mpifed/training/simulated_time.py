@@ -18,11 +18,10 @@ from mpifed.exchange.gossip import Gossip
 from mpifed.federation.clients import participants
 from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.federation.participation import efforts
-from mpifed.local.minibatches import work_of
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys
-from mpifed.training.build import Setup
+from mpifed.training.setup import Setup
 from topologies.errors import TopologyError
 from topologies.graphs.files import read_numbers
 from topologies.links.events import Computations, Seconds, Versions
@@ -48,20 +47,18 @@ STALENESS = ("staleness_mean", "staleness_max")
 
 def is_simulated(setup: Setup) -> bool:
     """Return whether the configuration has a network or computing times."""
-    configuration = setup.configuration
-    return (configuration.network, configuration.compute) != (NetworkOptions(), ComputeOptions())
+    return (setup.network, setup.compute) != (NetworkOptions(), ComputeOptions())
 
 
 class SimulatedClock:
     """When each training client begins its next round, in seconds since the start of the run."""
 
     def __init__(self, setup: Setup) -> None:
-        federation, configuration = setup.federation, setup.configuration
-        self.setup = setup
+        federation, self.setup = setup.federation, setup
         training, communicator = federation.training, federation.communicator
-        self.links, self.server = read_links(configuration.network, len(training), communicator)
+        self.links, self.server = read_links(setup.network, len(training), communicator)
         self.step_seconds = step_seconds(
-            configuration.compute, self.links, training, configuration.seed, communicator
+            setup.compute, self.links, training, setup.seed, communicator
         )
         self.start = np.zeros(len(training))
         self.measured: float | None = None
@@ -94,7 +91,7 @@ class SimulatedClock:
         self, round: int, active: np.ndarray, before: Ledger, after: Ledger, local: float
     ) -> None:
         """Add a round. Collective."""
-        if self.setup.configuration.compute.name == "measured" and self.measured is None:
+        if self.setup.compute.name == "measured" and self.measured is None:
             self.measured = self._measure(
                 local, local_steps(self.setup, round, self._among(active))
             )
@@ -118,7 +115,7 @@ class SimulatedClock:
             if self.server == "all_reduce":
                 taken = all_reduce_round(*of_all)
             else:
-                rate = self.setup.configuration.network.server_bandwidth
+                rate = self.setup.network.server_bandwidth
                 taken = server_round(*of_all, self.server, rate)
             self.start = np.full(len(self.start), self.start.max() + taken)
             return
@@ -144,18 +141,11 @@ class SimulatedClock:
 
 def local_steps(setup: Setup, round: int, clients: np.ndarray) -> np.ndarray:
     """Return each client's local steps; one where a method takes none of the section ``local``."""
-    configuration, read = setup.configuration, setup.algorithm.local_options
+    federation, read = setup.federation, setup.algorithm.local_options
     if read is not None and not {"epochs", "steps"} & set(read):
         return np.ones(len(clients), np.int64)
-    local = configuration.local
-    work = work_of(
-        setup.federation.n_train[clients],
-        local.batch_size,
-        local.epochs,
-        local.steps,
-        local.sampling,
-    )
-    effort = efforts(configuration.participation, clients, configuration.seed, round)
+    work = setup.solver.work(federation.n_train[clients])
+    effort = efforts(federation.participation, clients, setup.seed, round)
     return work.steps if effort is None else work.shortened(effort).steps
 
 
@@ -208,19 +198,18 @@ def clock_of(setup: Setup) -> SimulatedClock | AsynchronousClock | None:
 
 def taking_part(setup: Setup, round: int) -> np.ndarray:
     """Return who takes part in a round, the last one or the one after it. Collective."""
-    configuration = setup.configuration
-    present = participants(setup.federation, configuration.participation, configuration.seed, round)
+    federation = setup.federation
+    present = participants(federation, federation.participation, setup.seed, round)
     return setup.exchange.participants(round, present)
 
 
 def timetable_of(setup: Setup, exchange: Gossip) -> Timetable:
     """Return the events of a run before its first round. Collective."""
-    configuration, federation = setup.configuration, setup.federation
-    clients, communicator = federation.training, federation.communicator
-    links, _ = read_links(configuration.network, len(clients), communicator)
+    clients, communicator = setup.federation.training, setup.federation.communicator
+    links, _ = read_links(setup.network, len(clients), communicator)
     bits = 8.0 * setup.algorithm.payload() * setup.dtype.itemsize
-    seed, steps = configuration.seed, local_steps(setup, 1, clients)
-    of_step = step_seconds(configuration.compute, links, clients, seed, communicator)
+    seed, steps = setup.seed, local_steps(setup, 1, clients)
+    of_step = step_seconds(setup.compute, links, clients, seed, communicator)
 
     most = max(1, MOST_CACHED // max(1, len(clients)))
 

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.command import physical_cores, say
-from mpifed.config.configuration import to_yaml
 from mpifed.errors import (
     Diverged,
     InputError,
@@ -28,19 +28,22 @@ from mpifed.errors import (
     one_line,
 )
 from mpifed.exchange.accounting import EPSILON
+from mpifed.exchange.server import Server
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.results.results import DIGEST, metrics_in
 from mpifed.training import evaluation, exchanging
 from mpifed.training import request as resume
-from mpifed.training.build import Setup, describe_model, sample_bytes_by_rank, sum_on_host
-from mpifed.training.callbacks import Progress, listeners_of
+from mpifed.training.build import describe_model
+from mpifed.training.callbacks import Callback, Progress, listeners_of
 from mpifed.training.engine import Clock, Engine, advice
 from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_scored
-from mpifed.training.footprint import state_bytes
-from mpifed.training.request import Request, Task
+from mpifed.training.footprint import sample_bytes_by_rank, state_bytes
+from mpifed.training.request import Task
 from mpifed.training.run_directory import REPLACED, Recorder
+from mpifed.training.setup import Setup
 from mpifed.training.simulated_time import COLUMN, taking_part
+from mpifed.training.validation import sum_on_host
 from mpifed.watchdog.heartbeat import stop_requests_from
 from mpifed.watchdog.launcher import launched_rank
 from topologies.memory_limits import in_bytes
@@ -54,20 +57,19 @@ MEASURED = {
 
 def began_as(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
     """Return how summary.json begins, all that it has where a run diverged; not collective."""
-    configuration = setup.configuration
     return {
         "status": status,
-        "experiment": configuration.experiment,
-        "algorithm": configuration.algorithm.name,
+        "experiment": setup.experiment,
+        "algorithm": setup.method.name,
         "rounds": engine.round,
         "ranks": setup.federation.communicator.size,
-        "clients": configuration.clients,
+        "clients": setup.federation.n_clients,
     }
 
 
 def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
     """Return the content of summary.json but the versions; collective."""
-    configuration, communicator = setup.configuration, setup.federation.communicator
+    communicator = setup.federation.communicator
     seconds = dict(engine.clock.seconds)
     seconds["total"] = seconds["startup"] + seconds["data"] + engine.elapsed
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -86,7 +88,7 @@ def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
         "test_accuracy_p10": scores.get("test_accuracy_p10"),
         "test_loss": scores.get("test_loss"),
         **{name: scores[name] for name in VALIDATION_COLUMNS if name in scores},
-        **({"scored_clients": count_scored(setup)} if configuration.evaluation.sample < 1 else {}),
+        **({"scored_clients": count_scored(setup)} if setup.evaluation.sample < 1 else {}),
         "state_digest": digest,
         "seconds": {
             phase: round(float(value), 3)
@@ -128,10 +130,19 @@ def _version(package: str) -> str:
 
 
 def train(
-    setup: Setup, task: Task, request: Request, clock: Clock, stop_requested: Callable[[], bool]
+    setup: Setup,
+    task: Task,
+    recorder: Recorder | None,
+    clock: Clock,
+    stop_requested: Callable[[], bool],
+    *,
+    quiet: bool = False,
+    one_line: bool = False,
+    on_round: Callback | str | None = None,
+    track: str | None = None,
 ) -> str:
-    """Run to the last round, or stop on request; collective."""
-    communicator, quiet = setup.federation.communicator, request.quiet
+    """Run to the last round, or stop on request; ``recorder`` is that of rank 0. Collective."""
+    communicator = setup.federation.communicator
     speaks = communicator.rank == 0 and not quiet
     early = partial(stop_requests_from, stop_requested)
     with listening(say if speaks else None) as warned, ExitStack() as at_the_end:
@@ -148,19 +159,20 @@ def train(
                 agree(communicator, engine.prepare)
         of_evaluation = partial(evaluation.remarks, setup, engine.state, shards)
         remarks = agree(communicator, of_evaluation)
-        recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))
+        agree(communicator, lambda: _begin(recorder, setup, task, engine.writer.settle))
         progress = None
         if recorder is not None:
             at_the_end.callback(recorder.close)
-            arguments = engine.round + 1, setup.configuration.rounds, quiet, recorder.log
-            progress = Progress(*arguments, one_line=request.progress)
+            arguments = engine.round + 1, setup.rounds, quiet, recorder.log
+            progress = Progress(*arguments, one_line=one_line)
             at_the_end.callback(progress.close)
             for line in [*_opening(setup, task), *remarks]:
                 progress.say(line)
-        engine.report = listeners = listeners_of(setup, task, request, engine.round)
+        first = engine.round + 1 if task.point is not None else 0
+        engine.report = listeners = listeners_of(recorder, first, setup.rounds, on_round, track)
         at_the_end.callback(listeners.close, "failed")
         try:
-            if engine.round == setup.configuration.rounds:  # resumed at its end
+            if engine.round == setup.rounds:  # resumed at its end
                 engine.active = int(taking_part(setup, engine.round).sum())
                 engine.evaluate(recorder, progress)
             status = engine.run(task.output, recorder, progress, stop_requested)
@@ -248,27 +260,25 @@ def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
         )
 
 
-def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder | None:
-    """Return the recorder of the run directory on rank 0, None elsewhere."""
-    if setup.federation.communicator.rank != 0:
-        return None
+def _begin(recorder: Recorder | None, setup: Setup, task: Task, settle: Callable[[], None]) -> None:
+    """Begin the run directory on rank 0."""
+    if recorder is None:
+        return
     columns, point = columns_of(setup), task.point
-    rows = resume.kept_rows(point.meta, setup.configuration, columns) if point else []
-    configuration = to_yaml(setup.configuration)
+    rows = resume.kept_rows(point.meta, setup.rounds, columns) if point else []
     aside = list(REPLACED) if task.restart else []
     is_new = point is None and task.stored is None and not task.restart
     if point is not None and point.passed_over:
         every, intact = checkpoint.checkpoints_in(point.path.parent), point.meta.round
         aside = [f"checkpoints/{path.name}" for path in every if checkpoint.round_of(path) > intact]
-    return Recorder(task.output, columns, rows, configuration, settle, is_new, aside)
+    recorder.begin(columns, rows, settle, is_new, aside)
 
 
 def _opening(setup: Setup, task: Task) -> list[str]:
-    configuration, federation = setup.configuration, setup.federation
-    size, name = federation.communicator.size, configuration.algorithm.name
+    federation, size = setup.federation, setup.federation.communicator.size
     lines = [
-        f"{configuration.experiment}: {name}, {federation.n_clients} clients on {size} "
-        f"rank{'s' if size > 1 else ''}, {configuration.rounds} rounds"
+        f"{setup.experiment}: {setup.method.name}, {federation.n_clients} clients on {size} "
+        f"rank{'s' if size > 1 else ''}, {setup.rounds} rounds"
     ]
     idle = size - len(np.unique(federation.owner))
     if idle:
@@ -285,7 +295,7 @@ def plan_lines(setup: Setup) -> list[str]:
     counts = np.bincount(federation.owner, minlength=federation.communicator.size)
     itemsize = setup.dtype.itemsize
     inputs = math.prod(description.input_shape)
-    bytes_of_rank = sample_bytes_by_rank(setup.configuration, description, federation)
+    bytes_of_rank = sample_bytes_by_rank(description, federation, setup.dtype)
     _, bytes_here = sum_on_host(federation.communicator, bytes_of_rank)
     (bytes_of_node,) = federation.communicator.max(np.array([bytes_here]))
     states = _states(setup)
@@ -296,7 +306,7 @@ def plan_lines(setup: Setup) -> list[str]:
     idle = federation.communicator.size - int(np.count_nonzero(counts))
     spare = f"; {idle} rank{'s' * (idle > 1)} without clients" if idle else ""
     validation = ""
-    if setup.configuration.evaluation.validates:
+    if setup.evaluation.validates:
         validation = f", {int(description.n_val.sum()):,} validation"
     return [
         f"data        {one_line(description.source, 200)}: {description.n_clients} clients, "
@@ -316,15 +326,15 @@ def plan_lines(setup: Setup) -> list[str]:
 
 def _states(setup: Setup) -> np.ndarray:
     """Return the bytes of the clients' states on each rank."""
-    arguments = setup.configuration, setup.federation, setup.model, setup.algorithm
-    return state_bytes(*arguments, setup.exchange.shared_is_rows)
+    parts = setup.federation, setup.model, setup.algorithm, setup.solver, setup.dtype
+    return state_bytes(*parts, setup.exchange.shared_is_rows)
 
 
 def plan_of(setup: Setup) -> dict[str, Any]:
     """Return the numbers of ``--dry-run`` for programs, the same on every rank."""
     federation, description = setup.federation, setup.dataset.description
     counts = np.bincount(federation.owner, minlength=federation.communicator.size)
-    samples = sample_bytes_by_rank(setup.configuration, description, federation)
+    samples = sample_bytes_by_rank(description, federation, setup.dtype)
     return {
         "ranks": federation.communicator.size,
         "clients": federation.n_clients,
@@ -342,22 +352,20 @@ def plan_of(setup: Setup) -> dict[str, Any]:
 def remarks(setup: Setup) -> list[str]:
     """Return lines for the log about data, model, weights and exchange, the same on every rank."""
     payload = setup.algorithm.payload()
-    rounds = setup.configuration.rounds
     return [
         *_of_cores(setup),
         *setup.dataset.remarks,
         *_of_weights(setup),
         *_of_schedule(setup),
-        *(exchanging.remarks(setup.exchange, payload, rounds) if payload else []),
+        *(exchanging.remarks(setup.exchange, payload, setup.rounds) if payload else []),
     ]
 
 
 def _of_cores(setup: Setup) -> list[str]:
     """Return a line where cores of this computer lie idle."""
-    communicator, configuration = setup.federation.communicator, setup.configuration
-    idle = physical_cores() - configuration.threads
-    is_alone = communicator.size == 1 and launched_rank() is None and setup.device.type == "cpu"
-    if is_alone and idle > 0 and configuration.clients > 1:
+    federation, idle = setup.federation, physical_cores() - torch.get_num_threads()
+    is_alone = federation.communicator.size == 1 and launched_rank() is None
+    if is_alone and setup.device.type == "cpu" and idle > 0 and federation.n_clients > 1:
         return [
             f"{idle} core{'s are' if idle > 1 else ' is'} idle; --ranks auto (in Python, "
             "ranks='auto') uses all and gives the same numbers"
@@ -367,8 +375,8 @@ def _of_cores(setup: Setup) -> list[str]:
 
 def _of_schedule(setup: Setup) -> list[str]:
     """Return a line where the learning rate becomes 0 before the last round."""
-    options, rounds = setup.configuration.local, setup.configuration.rounds
-    horizon, by_round = options.lr_horizon or setup.horizon, options.lr_clock == "round"
+    options, horizon, rounds = setup.solver.options, setup.solver.horizon, setup.rounds
+    by_round = options.lr_clock == "round"
     is_over = rounds > horizon
     if not by_round:
         is_over = options.steps is not None or rounds * options.epochs > horizon
@@ -383,16 +391,15 @@ def _of_schedule(setup: Setup) -> list[str]:
 
 def _of_weights(setup: Setup) -> list[str]:
     """Return a line where a server's weights may differ from what is expected."""
-    configuration, federation = setup.configuration, setup.federation
-    algorithm = setup.algorithm
-    is_server = configuration.exchange.name == "server" and algorithm.communicates
-    if not is_server or federation.inclusion == 1:
+    federation, exchange = setup.federation, setup.exchange
+    if not isinstance(exchange, Server) or not setup.algorithm.communicates:
+        return []
+    if federation.inclusion == 1:
         return []
     n_train = federation.n_train[federation.training]
-    over = configuration.exchange.options["average_over"]
-    plain = over == "participants" and not federation.is_unbiased
-    by_samples = configuration.algorithm.options.get("client_weights", "samples") == "samples"
-    plain = plain and by_samples and algorithm.aggregates != "sums"
+    plain = exchange.average_over == "participants" and not federation.is_unbiased
+    by_samples = setup.method.options.get("client_weights", "samples") == "samples"
+    plain = plain and by_samples and setup.algorithm.aggregates != "sums"
     if not plain or n_train.min() == n_train.max():
         return []
     return [

@@ -34,7 +34,8 @@ from mpifed.models.base import Model
 from mpifed.models.loss import Loss
 from mpifed.mpi.communicator import Alone
 from mpifed.state import RunState
-from mpifed.training.build import Setup, make, make_dataset
+from mpifed.training.build import make, make_dataset
+from mpifed.training.setup import Setup
 from topologies.errors import excerpt
 
 
@@ -185,7 +186,7 @@ class Trained:
         number = self._number(client)
         predictor = self._deployed([number], unseen=bool(self._setup.federation.unseen[number]))
         if predictor.parameters is None:
-            raise InputError(without_predictor(self.directory, self._setup.configuration))
+            raise InputError(without_predictor(self.directory, self._setup.method.name))
         rows, weights = predictor.parameters_of(0), predictor.mixture_of(0)
         modules = [self._setup.model.module(row) for row in rows]
         if predictor.local_predictor is not None:
@@ -241,7 +242,7 @@ class Trained:
         """
         if self._shared is None:
             raise InputError(
-                f"algorithm '{self._setup.configuration.algorithm.name}' has no model that all "
+                f"algorithm '{self._setup.method.name}' has no model that all "
                 "clients share; client(i).state_dict() is that of client i"
             )
         row = self._shared[_index(component, len(self._shared), "component")]
@@ -298,7 +299,7 @@ class Trained:
         """Return what these clients predict with, all of them unseen or none."""
         setup, state, rows = self._setup, self._state.algorithm, np.array(numbers, np.int64)
         clients = Clients(setup.federation, self._shards, rows)
-        draws = Draws(setup.configuration.seed, self.round)
+        draws = Draws(setup.seed, self.round)
         with torch.no_grad():
             if unseen:
                 predictor = setup.algorithm.adapt(state, clients, setup.exchange, draws)
@@ -321,10 +322,10 @@ def _index(position: int, count: int, name: str) -> int:
     return number
 
 
-def without_predictor(directory: Path, configuration: Configuration) -> str:
+def without_predictor(directory: Path, method: str) -> str:
     """Return why there is nothing to load of a run whose method predicts nothing."""
     return (
-        f"run is '{directory}', whose algorithm '{configuration.algorithm.name}' trains no "
+        f"run is '{directory}', whose algorithm '{method}' trains no "
         "predictor; what it learnt is in clients.h5"
     )
 
@@ -386,7 +387,7 @@ def load(run: str | os.PathLike[str], round: int | None = None) -> Trained:
     except InputError as error:
         raise InputError(f"run is '{directory}', which cannot be loaded: {error}") from None
     if not isinstance(setup.model, Model):
-        raise InputError(without_predictor(directory, setup.configuration))
+        raise InputError(without_predictor(directory, setup.method.name))
     shards = LazyShards(setup.dataset, setup.device, setup.federation.hosted, _loaded_once(setup))
     with enough_memory("the state of all clients"), torch.no_grad():
         hosted = setup.federation.hosted

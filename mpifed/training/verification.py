@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.config.configuration import ARITHMETIC, Configuration, arithmetic_of, resolve
+from mpifed.config.configuration import Configuration, resolve
+from mpifed.config.stored import ARITHMETIC, arithmetic_of
 from mpifed.errors import InputError, one_line
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
@@ -243,7 +244,7 @@ def _compare(
         # summary_of asks all ranks, and reads the scores on the first.
         engine.scores = evaluated[0] if evaluated is not None else {}
         summary = summary_of(setup, engine, "finished") if at_the_end else None
-        is_measured = setup.configuration.compute.name == "measured"
+        is_measured = setup.compute.name == "measured"
         measured = {"seconds", COLUMN} if is_measured else {"seconds"}
         if evaluated is not None and row is not None:
             same = same and row["state_digest"] == state_digest

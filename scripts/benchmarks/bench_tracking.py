@@ -16,7 +16,8 @@ ROWS = 200
 
 def tracker_share() -> None:
     """Percent of a recorded round of the released benchmark that each tracker takes."""
-    from mpifed.config.configuration import to_mapping
+    from mpifed.config.configuration import resolve, to_mapping
+    from mpifed.config.experiments import read_experiment
     from mpifed.errors import InputError
     from mpifed.trackers import TrackedRun
     from mpifed.tracking import EVERY, TRACKERS, check_tracker
@@ -41,7 +42,7 @@ def tracker_share() -> None:
             continue
         with tempfile.TemporaryDirectory() as folder:
             os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlflow.db"
-            configuration = to_mapping(made.setup.configuration)
+            configuration = to_mapping(resolve(read_experiment("synthetic-released")))
             run = TrackedRun(Path(folder), "bench", configuration, 0, None, lambda known: None)
             began = time.process_time()
             tracker = opened(run)

@@ -204,7 +204,8 @@ def overhead() -> None:
     from mpifed.training.evaluation import COLUMNS
     from mpifed.training.run_directory import Recorder
 
-    recorder = Recorder(folder / "run", COLUMNS, [], "", made.writer.finish, True)
+    recorder = Recorder(folder / "run", {}, "")
+    recorder.begin(COLUMNS, [], made.writer.finish, True)
     clock = made.clock.seconds
     before = dict(clock)
     began = time.perf_counter()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from small_runs import problem
 
-from mpifed.config.configuration import resolve
+from mpifed.config.configuration import resolve, to_mapping
 from mpifed.mpi.communicator import Alone
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
@@ -22,3 +22,8 @@ def prepared(name, exchange, **more):
     with torch.no_grad():
         engine.prepare()
     return engine
+
+
+def stored_of(engine):
+    """The least of a configuration that a checkpoint of an engine may hold."""
+    return {**to_mapping(resolve({})), "clients": engine.setup.federation.n_clients}

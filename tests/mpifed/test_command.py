@@ -58,6 +58,15 @@ def test_version_and_help_need_nothing_heavy():
         assert expected in done.stdout
 
 
+def test_a_plain_run_loads_no_part_of_scipy_that_few_runs_need():
+    code = (
+        "import sys, mpifed.launch; mpifed.launch.preload(['rounds=1'])\n"
+        "print({'scipy.optimize', 'scipy.linalg', 'scipy.sparse.csgraph'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
 def test_a_dry_run_writes_nothing(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words in (

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
+from engine_runs import stored_of
 from test_devices import COMPRESSIONS, ON_DEVICE, of_network, rounds
 
 from mpifed import state as states
@@ -75,8 +74,7 @@ def test_dropout_is_drawn_from_the_runs_own_streams():
 @pytest.mark.parametrize("name", ["fedem", "flix"])
 def test_a_run_resumes_on_the_gpu(name, tmp_path):
     engine = rounds(name, "server", "cuda", 1)
-    record = SimpleNamespace(metrics="round\n")
-    engine._checkpoint(tmp_path, record)
+    engine.checkpoint(tmp_path, "round\n", stored_of(engine))
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 1)
     again = rounds(name, "server", "cuda", 0)

@@ -40,7 +40,8 @@ def test_moments_take_no_memory_before_a_client_steps(optimizer):
 
 
 def test_rows_that_are_on_disk_are_not_kept_in_memory(tmp_path):
-    recorder = Recorder(tmp_path / "run", ["round", "train_loss"], [["0", "2.5"]], "", int, True)
+    recorder = Recorder(tmp_path / "run", {}, "")
+    recorder.begin(["round", "train_loss"], [["0", "2.5"]], int, True)
     tracemalloc.start()
     for round in range(1, 1001):
         recorder.row({"round": round, "train_loss": 1 / round})

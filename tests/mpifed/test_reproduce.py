@@ -15,7 +15,7 @@ from mpifed.config.configuration import apply_overrides, resolve, to_mapping
 from mpifed.config.experiments import parse_overrides, read_experiment
 from mpifed.reproduce.__main__ import main
 from mpifed.reproduce.experiments.page import Row, best_of, paired_p, table_text
-from mpifed.reproduce.experiments.studies import Entry, Table, papers, runs_of, studies
+from mpifed.reproduce.experiments.studies import Entry, PaperTable, papers, runs_of, studies
 
 TINY = ["rounds=2", "clients=5", "data.n_test=20", "data.dimension=6", "seed=[0,1]"]
 
@@ -25,7 +25,7 @@ def row(label, *average, published=()):
     return Row(Entry(label, {}, published), values)
 
 
-TABLE = Table("table-9", "A table", {}, (), ("average",))
+TABLE = PaperTable("table-9", "A table", {}, (), ("average",))
 
 
 def test_a_tie_is_not_bold():

@@ -105,8 +105,8 @@ class NeedsAll(FedAvg):
     """FedAvg that refuses partial participation."""
 
     @staticmethod
-    def validate(configuration):
-        if configuration.participation != 1.0:
+    def validate(options, participation):
+        if participation != 1.0:
             raise InputError("all are needed")
 
 

@@ -31,8 +31,8 @@ class Lingers(FedAvg):
         return super().round(state, clients, channel, draws)
 
     @staticmethod
-    def validate(configuration):
-        if configuration.participation != 1.0:
+    def validate(options, participation):
+        if participation != 1.0:
             raise InputError("all are needed")
 
 

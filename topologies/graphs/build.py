@@ -217,8 +217,9 @@ def parse_graph(text: str, n: int | None = None) -> tuple[str, dict[str, Any]]:
 
 def _resolve(name: str, n: int | None, params: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     family = find(FAMILIES, "graph family", name)
-    options = {key: value for key, value in params.items() if key not in options_of(Draw)}
-    drawn = {key: value for key, value in params.items() if key in options_of(Draw)}
+    of_draw = options_of(Draw)
+    options = {key: value for key, value in params.items() if key not in of_draw}
+    drawn = {key: value for key, value in params.items() if key in of_draw}
     values = {**family.checked_options(name, options), **check_options(Draw, drawn, name)}
     check_count(name, family, n, values)
     return family, values

@@ -6,6 +6,7 @@ any round is computed without those before it, on every rank alike.
 
 from __future__ import annotations
 
+import inspect
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 
 from topologies.errors import TopologyError
 from topologies.matrix import MixingMatrix
+from topologies.names import Entry
+from topologies.parameters import Parameter, options_of
 
 Arrays = Mapping[str, NDArray[Any]]
 Probability = Annotated[float, Ge(0), Le(1)]
@@ -59,6 +62,29 @@ class Schedule(Protocol):
     def matrix(self, k: int) -> MixingMatrix:
         """Return W^k for the round k >= 1."""
         ...
+
+
+@dataclass(frozen=True)
+class ScheduleEntry(Entry):
+    """A named schedule: ``prepare`` and ``build`` take what they name of the graph, the weight
+    rule, n, the seed, the arrays and the options, which are those of ``prepare`` where there is
+    one. ``in_rounds``: whether weights are computed in the rounds themselves; ``has_few``: whether
+    few of the nodes have a value in a round.
+    """
+
+    prepare: Callable[..., Arrays] | None = None
+    in_rounds: bool = False
+    has_few: bool = False
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        return {} if self.custom else options_of(self.prepare or self.build)
+
+    @property
+    def uses(self) -> str:
+        """What it takes of a topology: "weights" (a graph and a rule), "graph", or "nodes"."""
+        taken = inspect.signature(self.prepare).parameters if self.prepare else {}
+        return "weights" if "rule" in taken else "graph" if "graph" in taken else "nodes"
 
 
 def stream(seed: int, purpose: str, k: int) -> np.random.Generator:

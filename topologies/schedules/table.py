@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import networkx as nx
 
 from topologies.errors import TopologyError
 from topologies.links import overlays
-from topologies.names import Entry, find, parse_spec, values_of
+from topologies.names import find, parse_spec, values_of
 from topologies.node_counts import node_count
-from topologies.parameters import Parameter, options_of
+from topologies.parameters import options_of
 from topologies.schedules import (
     circulants,
     cliques,
@@ -22,38 +21,8 @@ from topologies.schedules import (
     matchings,
     moving_models,
 )
-from topologies.schedules.sequences import Arrays, Schedule, thinned
+from topologies.schedules.sequences import Arrays, Schedule, ScheduleEntry, thinned
 from topologies.schema import check_options
-
-
-@dataclass(frozen=True)
-class ScheduleEntry(Entry):
-    """A named schedule: ``prepare`` and ``build`` take what they name of the graph, the weight
-    rule, n, the seed, the arrays and the options, which are those of ``prepare`` where there is
-    one. ``in_rounds``: whether weights are computed in the rounds themselves; ``has_few``: whether
-    few of the nodes have a value in a round.
-    """
-
-    prepare: Callable[..., Arrays] | None = None
-    in_rounds: bool = False
-    has_few: bool = False
-
-    @property
-    def parameters(self) -> dict[str, Parameter]:
-        return {} if self.custom else options_of(self.prepare or self.build)
-
-    @property
-    def uses(self) -> str:
-        """What it takes of a topology: "weights" (a graph and a rule), "graph", or "nodes"."""
-        taken = inspect.signature(self.prepare).parameters if self.prepare else {}
-        return "weights" if "rule" in taken else "graph" if "graph" in taken else "nodes"
-
-
-def _called(function: Callable[..., Any], **available: Any) -> Any:
-    """Call a function with what it takes of all that there is."""
-    taken = inspect.signature(function).parameters
-    return function(**{name: value for name, value in available.items() if name in taken})
-
 
 SCHEDULES: dict[str, ScheduleEntry] = {
     "static": ScheduleEntry(from_matrices.restore_static, from_matrices.prepare_static),
@@ -88,6 +57,12 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         from_matrices.restore_resampled, from_matrices.prepare_resampled, in_rounds=True
     ),
 }
+
+
+def _called(function: Callable[..., Any], **available: Any) -> Any:
+    """Call a function with what it takes of all that there is."""
+    taken = inspect.signature(function).parameters
+    return function(**{name: value for name, value in available.items() if name in taken})
 
 
 def build_schedule(

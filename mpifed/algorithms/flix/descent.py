@@ -58,7 +58,6 @@ from mpifed.model import (
 )
 
 # Parts of a configuration, and options of the algorithm, that change a client's optimum.
-PROBLEM = ("clients", "seed", "dtype", "data", "model")
 OPTIMUM = (
     *("l2", "regulariser", "local_solver", "local_start"),
     *("local_tolerance", "local_iterations"),
@@ -233,21 +232,29 @@ class Descent(Algorithm[AnyChannel]):
         return {**options, "local_tolerance": tolerance}
 
     @staticmethod
-    def validate(configuration: Any) -> None:
+    def validate(
+        options: dict[str, Any],
+        clients: int,
+        seed: int,
+        dtype: str,
+        data: Any,
+        model: Any,
+        evaluation: Any,
+    ) -> None:
         """Check ``flix_alpha`` against the clients, and ``optima_from`` against its run's files."""
-        options = configuration.algorithm.options
         alpha, directory = options["flix_alpha"], options["optima_from"]
-        if isinstance(alpha, list) and len(alpha) != configuration.clients:
+        if isinstance(alpha, list) and len(alpha) != clients:
             raise InputError(
-                f"algorithm.flix_alpha has {len(alpha)} entries, but there are "
-                f"{configuration.clients} clients; it must be one number, or one for each"
+                f"algorithm.flix_alpha has {len(alpha)} entries, but there are {clients} clients; "
+                "it must be one number, or one for each"
             )
         other = stored_configuration(directory) if directory else None
         if other is None:
             return
-        pairs = [(key, other.get(key), plain(getattr(configuration, key))) for key in PROBLEM]
+        problem = {"clients": clients, "seed": seed, "dtype": dtype, "data": data, "model": model}
+        pairs = [(key, other.get(key), plain(value)) for key, value in problem.items()]
         held_out = other["evaluation"].get("validation_fraction", 0.0)
-        fraction = configuration.evaluation.validation_fraction
+        fraction = evaluation.validation_fraction
         pairs.append(("evaluation.validation_fraction", held_out, fraction))
         pairs += [(f"algorithm.{k}", other["algorithm"].get(k), options[k]) for k in OPTIMUM]
         for key, a, b in pairs:

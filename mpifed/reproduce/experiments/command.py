@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mpifed.command import parser_of, whole
 from mpifed.config.experiments import parse_overrides
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, closest, complain
-from mpifed.reproduce.experiments.studies import Figure, Study, Table, papers, studies
+from mpifed.reproduce.experiments.studies import Figure, PaperTable, Study, papers, studies
 from mpifed.results.run_directories import check_output
 from mpifed.watchdog.launcher import check_one_process
 
@@ -92,7 +92,7 @@ def _chosen(options: argparse.Namespace, of_paper: Mapping[str, Study]) -> dict[
 
 def _validate(options: argparse.Namespace, chosen: Mapping[str, Study]) -> None:
     """Validate kinds of data, rows, sites and the place of the output."""
-    tables = [study for study in chosen.values() if isinstance(study, Table)]
+    tables = [study for study in chosen.values() if isinstance(study, PaperTable)]
     whose = tables[0].name if len(tables) == 1 else "any of the tables"
     kinds = {kind for study in tables for kind in study.data}
     labels = {row.label for study in tables for row in study.entries}
@@ -123,7 +123,7 @@ def _planned(
     for name, study in chosen.items():
         try:
             planned[name] = (
-                plan_of(study, options, overrides) if isinstance(study, Table) else study
+                plan_of(study, options, overrides) if isinstance(study, PaperTable) else study
             )
         except InputError as error:
             left_out[name] = str(error)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from scipy.special import entr
 
 from mpifed.report.tables import Table
 from mpifed.reproduce.experiments.studies import Planned, Runs
 from mpifed.results.configurations import read_stored
+from mpifed.results.recovery import recovery
 from mpifed.results.results import read_clients, read_metrics
 
 
@@ -30,16 +33,12 @@ def growth(runs: Runs) -> str:
 
 def entropies(runs: Runs) -> str:
     """Return the mean entropy of mixtures, of clients in training and of unseen ones (App. J.3)."""
-    import torch
-
-    from mpifed.algorithms.fedem import expectation
-
     means: dict[str, list[list[float]]] = {}
     for label, run in _finished(runs):
         clients = read_clients(run.directory / "clients.h5").results
         if "mixture" in clients:
             unseen = clients["unseen"].astype(bool)
-            values = expectation.entropies(torch.from_numpy(clients["mixture"])).numpy()
+            values = entr(clients["mixture"].astype(float)).sum(1)
             both = [values[~unseen].mean(), values[unseen].mean() if unseen.any() else np.nan]
             means.setdefault(label, []).append(both)
     rows = [
@@ -50,17 +49,17 @@ def entropies(runs: Runs) -> str:
 
 def recovered(runs: Runs) -> str:
     """Return how well FedEM recovers clusters (App. J.4)."""
-    from mpifed.algorithms.fedem.recovery import recovery
     from mpifed.api import load
     from mpifed.config.configuration import resolve
-    from mpifed.data.sources.synthetic import Synthetic
     from mpifed.mpi.communicator import Alone
+    from mpifed.training.build import make_dataset
 
     rows = []
     for label, run in _finished(runs):
-        options = resolve(read_stored(run.directory / "config.yaml")).data.options
+        configuration = resolve(read_stored(run.directory / "config.yaml"))
         clients = read_clients(run.directory / "clients.h5").results
-        truth = Synthetic(len(clients["unseen"]), 0, Alone(), **options).truth
+        dataset: Any = make_dataset(configuration, Alone())
+        truth = dataset.truth
         learnt = load(run.directory).components
         theta = np.stack([next(each.parameters()).detach().numpy().ravel() for each in learnt])
         agreement = recovery(theta, clients["mixture"], truth.components, truth.mixture)

@@ -13,7 +13,7 @@ import numpy as np
 from mpifed.report.groups import estimate
 from mpifed.report.tables import Bold
 from mpifed.report.tables import Table as Markdown
-from mpifed.reproduce.experiments.studies import Entry, Planned, Runs, Table
+from mpifed.reproduce.experiments.studies import Entry, PaperTable, Planned, Runs
 from mpifed.results.results import read_clients, read_summary
 
 # Above this p-value two methods tie.
@@ -97,7 +97,7 @@ class Row:
         return estimate(self.values[measure]).half_width
 
 
-def rows_of(table: Table, runs: Runs) -> list[Row]:
+def rows_of(table: PaperTable, runs: Runs) -> list[Row]:
     """Return the rows of a table from what is finished."""
     rows = []
     for entry in table.entries:
@@ -126,7 +126,7 @@ def best_of(rows: Sequence[Row], measure: str) -> Row | None:
     return best if all(paired_p(best, row, measure) < LEVEL for row in others) else None
 
 
-def table_text(table: Table, rows: Sequence[Row]) -> str:
+def table_text(table: PaperTable, rows: Sequence[Row]) -> str:
     """Return the Markdown table of some rows."""
     first = table.columns[0]
     bold = best_of(rows, first)
@@ -161,7 +161,7 @@ def table_text(table: Table, rows: Sequence[Row]) -> str:
     return Markdown(heads, lines, texts=1).markdown().rstrip()
 
 
-def tuned_text(table: Table, tuned: Mapping[str, Mapping[str, Any]], source: str) -> str:
+def tuned_text(table: PaperTable, tuned: Mapping[str, Mapping[str, Any]], source: str) -> str:
     """Return a sentence about the tuned values of a table's rows."""
     having: list[str] = []
     lacking: list[str] = []
@@ -183,7 +183,7 @@ def _number(value: float, half_width: float) -> str:
 
 def write_page(
     path: Path,
-    table: Table,
+    table: PaperTable,
     seeds: Sequence[int],
     parts: Mapping[str, str],
     command: str,

@@ -79,7 +79,7 @@ Runs = Mapping[str, Sequence[Planned]]
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """A table of a paper on one kind of data or more: by kind, its experiment and overrides."""
 
     name: str
@@ -103,7 +103,7 @@ class Figure:
     reports: Sequence[Sequence[str]]
 
 
-Study = Table | Figure
+Study = PaperTable | Figure
 
 
 def papers() -> list[str]:
@@ -131,7 +131,7 @@ def _table(
     published: Mapping[str, Sequence[float]] | None = None,
     additions: Sequence[str] = (),
     **others: Any,
-) -> Table:
+) -> PaperTable:
     entries = []
     for label, changes in rows.items():
         options = dict(changes or {})
@@ -147,11 +147,11 @@ def _table(
             others[key] = tuple(others[key])
     script = importlib.import_module(f"mpifed.reproduce.experiments.{paper}") if additions else None
     texts = tuple(getattr(script, each) for each in additions)
-    return Table(name, entries=tuple(entries), additions=texts, **others)
+    return PaperTable(name, entries=tuple(entries), additions=texts, **others)
 
 
 def runs_of(
-    table: Table,
+    table: PaperTable,
     kind: str,
     output: Path,
     seeds: Sequence[int],
@@ -174,7 +174,7 @@ def runs_of(
 
 
 def trials_of(
-    table: Table, kind: str, output: Path, seed: int, changes: Mapping[str, Any]
+    table: PaperTable, kind: str, output: Path, seed: int, changes: Mapping[str, Any]
 ) -> dict[str, list[tuple[dict[str, Any], Planned]]]:
     """Return the runs from which values are chosen, by row, each with the values it tries."""
     trials: dict[str, list[tuple[dict[str, Any], Planned]]] = {}
@@ -194,7 +194,9 @@ def trials_of(
     return trials
 
 
-def _planned(table: Table, kind: str, overrides: Mapping[str, Any], directory: Path) -> Planned:
+def _planned(
+    table: PaperTable, kind: str, overrides: Mapping[str, Any], directory: Path
+) -> Planned:
     of_data = dict(table.data[kind])
     experiment = of_data.pop("experiment")
     return Planned(experiment, {**of_data, **table.common, **overrides}, directory)
@@ -222,7 +224,9 @@ def read_values(path: Path) -> dict[str, dict[str, Any]]:
     return (yaml.safe_load(path.read_text(encoding="utf-8")) or {}) if path.is_file() else {}
 
 
-def read_tuned(table: Table, paper: str, kind: str, output: Path) -> tuple[dict[str, Any], str]:
+def read_tuned(
+    table: PaperTable, paper: str, kind: str, output: Path
+) -> tuple[dict[str, Any], str]:
     """Return tuned values by row, those chosen in ``output`` first, and the files they are from."""
     files = (EXPERIMENTS / "tuned" / f"{paper}-{kind}.yaml", tuned_file(paper, kind, output))
     shipped, chosen = map(read_values, files)
@@ -239,7 +243,7 @@ def write_tuned(path: Path, values: Mapping[str, Mapping[str, Any]], command: st
     path.write_text(f"# {command}\n{text}", encoding="utf-8")
 
 
-def narrowed(table: Table, changes: Mapping[str, Any], without: Sequence[str]) -> Table:
+def narrowed(table: PaperTable, changes: Mapping[str, Any], without: Sequence[str]) -> PaperTable:
     """Return a table without some rows; its last remarks name them and a user's overrides."""
     remarks = list(table.remarks)
     if changes:

@@ -20,7 +20,7 @@ from mpifed.config.experiments import read_experiment
 from mpifed.errors import EXIT_BAD_INPUT, InputError, RunError
 from mpifed.io.yaml_files import as_text
 from mpifed.reproduce.experiments import page, studies
-from mpifed.reproduce.experiments.studies import Figure, Planned, Runs, Table
+from mpifed.reproduce.experiments.studies import Figure, PaperTable, Planned, Runs
 from mpifed.sweep.plan import check_same_run
 
 
@@ -28,13 +28,13 @@ from mpifed.sweep.plan import check_same_run
 class Plan:
     """A table with the kinds of data, seeds and overrides asked for."""
 
-    study: Table
+    study: PaperTable
     kinds: tuple[str, ...]
     seeds: tuple[int, ...]
     changes: Mapping[str, Any]
 
 
-def plan_of(study: Table, options: argparse.Namespace, overrides: Mapping[str, Any]) -> Plan:
+def plan_of(study: PaperTable, options: argparse.Namespace, overrides: Mapping[str, Any]) -> Plan:
     """Return what is asked of a table, once its settings and its data have been checked."""
     changes = dict(overrides)
     seeds = changes.pop("seed", list(study.seeds))

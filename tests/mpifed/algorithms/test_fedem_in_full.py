@@ -24,7 +24,6 @@ from mpifed.algorithms.fedem.fedem import (
     local_improvement,
     minimise_surrogates,
 )
-from mpifed.algorithms.fedem.recovery import recovery
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
@@ -33,6 +32,7 @@ from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED
+from mpifed.results.recovery import recovery
 from mpifed.testing import find_item, load_dataset
 from mpifed.training import evaluation
 

@@ -1,0 +1,109 @@
+"""The objects of a run, and what the loop over its rounds reads of the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from mpifed.components.registry import Section
+from mpifed.config.options import CheckpointOptions, EvaluationOptions
+from mpifed.data.base import Dataset, Shards, Split
+from mpifed.exchange.attacks import Attackers
+from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.gossip_channel import GossipChannel
+from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.hosted import CachedShards, HostedShards, LoadedShards
+from mpifed.federation.options import ComputeOptions, NetworkOptions
+from mpifed.local.objective import HeldOutRisks
+from mpifed.local.solver import LocalSolver
+from mpifed.method.algorithm import Algorithm
+from mpifed.method.checks import check_rows, check_state
+from mpifed.models.base import Model
+from mpifed.state import RunState, shared_tensors
+from mpifed.training.footprint import sample_bytes
+from mpifed.training.validation import check_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """The objects of a run, without its shards and its state, and what its rounds read.
+
+    ``method`` and ``data`` are the sections of which algorithm and data set were made, ``horizon``
+    is R of the schedules, and ``sample_budget`` the bytes of samples that a rank holds, None for
+    all.
+    """
+
+    experiment: str
+    method: Section
+    data: Section
+    dataset: Dataset
+    federation: Federation
+    exchange: Exchange
+    model: Model
+    solver: LocalSolver
+    algorithm: Algorithm
+    attackers: Attackers | None
+    device: torch.device
+    dtype: torch.dtype
+    sample_budget: float | None
+    seed: int
+    rounds: int
+    horizon: int
+    on_divergence: str
+    evaluation: EvaluationOptions
+    checkpoint: CheckpointOptions
+    network: NetworkOptions
+    compute: ComputeOptions
+
+    def channel(
+        self, round: int, active: np.ndarray, memory: Any = None, clients: Clients | None = None
+    ) -> Channel:
+        """Return the channel of a round.
+
+        ``clients`` are the participants hosted here, who can look at models of others.
+        """
+        channel = self.exchange.at(round, active, memory)
+        if clients is None or not isinstance(channel, GossipChannel):
+            return channel
+        if channel.mixing.correction is not None and channel.mixing.correction.chooses:
+            layers = [slice(span.begin, span.end) for span in self.model.spans()]
+            channel.layers = layers or [slice(0, self.model.n_parameters)]
+            like = torch.zeros(0, dtype=self.dtype, device=self.device)
+            channel.held_out = HeldOutRisks(self.model, clients, like)
+        return channel
+
+    def load(self) -> Shards:
+        """Load the shards of the clients hosted here onto the device; collective."""
+        shards = self.dataset.load(self.federation.hosted, self.dtype)
+        check_tokens(self.model, shards, self.data)
+        shards = replace(shards, fresh=self.dataset.fresh)
+        if self.device.type == "cpu":
+            return shards
+        splits = (shards.train, shards.val, shards.test)
+        train, val, test = (
+            Split(s.x.to(self.device), s.y.to(self.device), s.offsets) for s in splits
+        )
+        return Shards(shards.client_ids, train, val, test, shards.fresh)
+
+    def hosted_shards(self) -> HostedShards:
+        """Return the shards of the clients hosted here. Collective where all are loaded."""
+        if self.sample_budget is None:
+            return LoadedShards(self.federation, self.load())
+        size = sample_bytes(self.dataset.description, self.dtype)
+        parts = self.federation, self.dataset, self.dtype, self.device
+        return CachedShards(*parts, size, self.sample_budget)
+
+    def first_state(self, everyone: Clients) -> RunState:
+        """Return the state before round 1 and before ``Algorithm.prepare``; collective."""
+        first = self.algorithm.init(everyone, self.exchange, Draws(self.seed, 0), self.dtype)
+        check_state(self.algorithm, "init", first)
+        n_hosted = len(self.federation.hosted)
+        check_rows(self.algorithm, first, n_hosted, self.exchange.shared_is_rows)
+        return RunState(first, self.first_memory(first, n_hosted))
+
+    def first_memory(self, first: Any, n_hosted: int) -> Any:
+        """Return what the exchange remembers of ``first``, an algorithm's state before round 1."""
+        return self.exchange.remember(shared_tensors(first), n_hosted, self.dtype)
