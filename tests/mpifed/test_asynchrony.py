@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from engine_runs import engine_of, prepared
+from engine_runs import engine_of, prepared, stored_of
 from on_ranks import same_after_a_resume, unlike_one_rank
 from small_runs import PLAIN, mixes_as_given
 
@@ -281,7 +281,7 @@ def test_a_checkpoint_has_all_that_is_under_way(mixes, tmp_path):
     engine = prepared("fedavg", gossip(mixes), **UNLIKE, participation=0.7)
     for _ in range(3):
         engine.advance()
-    engine._checkpoint(tmp_path, SimpleNamespace(metrics="round\n"))
+    engine.checkpoint(tmp_path, "round\n", stored_of(engine))
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 3)
     again = engine_of("fedavg", gossip(mixes), **UNLIKE, participation=0.7)

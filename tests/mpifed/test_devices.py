@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from engine_runs import engine_of
+from engine_runs import engine_of, stored_of
 from pretend_device import OnDevice, pretended
 from small_runs import CASES
 
@@ -156,7 +156,7 @@ def of_network(network, stepping):
 def test_a_checkpoint_is_read_onto_the_device(name, tmp_path):
     with pretended():
         engine = rounds(name, "server", "cuda", 1)
-        engine.checkpoint(tmp_path, "round\n")
+        engine.checkpoint(tmp_path, "round\n", stored_of(engine))
         engine.writer.finish()
         path = checkpoint.path_of(tmp_path / "checkpoints", 1)
         again = engine_of(name, "server", device="cuda")
@@ -260,7 +260,7 @@ def test_without_a_gpu_cuda_is_refused(monkeypatch):
 )
 def test_gpus_stack_what_can_be_stacked_and_the_configuration_records_it(model, on_cpu, on_gpu):
     def stepping(device):
-        return engine_of("fedavg", "server", device=device, model=model).setup.configuration.local
+        return engine_of("fedavg", "server", device=device, model=model).setup.solver.options
 
     assert stepping("cpu").stepping == on_cpu
     with pretended():

@@ -47,8 +47,8 @@ def test_two_files_are_written_and_python_reads_them(kind, tmp_path, monkeypatch
 def test_what_is_written_passes_the_common_checks(kind, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    assert run_command(["new", kind, f"own_{kind}"]) == 0
-    importlib.import_module(f"test_own_{kind}").test_it_passes_the_common_checks()
+    assert run_command(["new", kind, f"written_{kind}"]) == 0
+    importlib.import_module(f"test_written_{kind}").test_it_passes_the_common_checks()
 
 
 @pytest.mark.slow

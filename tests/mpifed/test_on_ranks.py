@@ -15,7 +15,6 @@ from commands import OPEN_MPI, call, environment, summary_of
 import mpifed
 from mpifed import command
 from mpifed import launch as launching
-from mpifed.__main__ import main as subcommand
 from mpifed.errors import InputError, RunError
 from mpifed.training import train
 
@@ -121,12 +120,12 @@ def test_the_only_task_of_a_step_of_slurm_starts_a_launcher_as_a_shell_does(monk
 
     monkeypatch.setattr(os, "execve", become)
     for words in (["--ranks", "2"], ["--ranks=3"]):
-        call(["run", *WORDS, *words], capfd, subcommand)
+        call([*WORDS, *words], capfd)
     assert [words[1][1:3] for words in begun] == [["-n", "2"], ["-n", "3"]]
     assert not any(name.startswith(("SLURM", "PMI")) for *_, names in begun for name in names)
     for name in ONLY_TASK.keys() - {"SLURM_PROCID", "SLURM_JOB_ID"}:
         monkeypatch.delenv(name)
-    call(["run", *WORDS, "--ranks", "2"], capfd, subcommand)
+    call([*WORDS, "--ranks", "2"], capfd)
     assert begun.pop()[2]["SLURM_JOB_ID"] == "7"  # a batch script, which has all of the job
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     known = launching.read_words([*WORDS, "--ranks", "2"])
