@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import rows, summary_of
-from on_ranks import SMALL, folder_of, same_after_a_resume, unlike_one_rank
-from on_ranks import run as run_on
+from on_ranks import SMALL, folder_of, run_on_all, same_after_a_resume, unlike_one_rank
+from on_ranks import run as run_alone
 
 import mpifed
 from mpifed.errors import InputError
@@ -346,9 +346,9 @@ def test_runs_of_any_number_of_ranks_are_retimed(tmp_path):
         folder_of(tmp_path),
         {**SMALL, **HERE, **CASES_RETIMING["ring of participants"]},
     )
-    run_on("synthetic-fedem", options, folder / "many", world())
+    run_on_all("synthetic-fedem", options, folder / "many")
     if world().rank == 0:
-        run_on("synthetic-fedem", options | {"network": {}} | THERE, folder / "there", Alone())
+        run_alone("synthetic-fedem", options | {"network": {}} | THERE, folder / "there")
         seconds = [float(row["simulated_seconds"]) for row in rows(folder / "there")]
         assert retime(folder / "many", THERE).seconds.tolist() == seconds
     world().barrier()
