@@ -177,6 +177,15 @@ def test_played_ranks_add_and_exchange_as_mpi_does():
     assert harness.played(action, 3) == [(3, [10 * i + r for i in range(3)]) for r in range(3)]
 
 
+def test_a_configuration_names_the_class_of_the_data_that_are_passed():
+    rounds = harness.run_rounds("fedavg", REGRESSION, model=HALF_SQUARED, rounds=0)
+    listed = find_item("data", rounds.configuration.data.name)
+    assert listed is not find_item("data", "arrays")
+    again = harness.run_rounds("fedavg", listed(REGRESSION), model=HALF_SQUARED, dtype="float64")
+    assert again.configuration.data.name == rounds.configuration.data.name
+    assert again.digest == rounds.advance().digest
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_rounds_go_on_from_the_rows_that_they_are_given(ranks):
     """Each client halves the way to its optimum, 0, 4 or 4."""
