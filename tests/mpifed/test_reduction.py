@@ -26,9 +26,10 @@ from mpifed.federation import tree as trees
 from mpifed.federation.clients import Federation
 from mpifed.federation.placement import contiguous_owners
 from mpifed.federation.tree import APART, Tree, codes_of, merges
+from mpifed.method import total
 from mpifed.mpi.communicator import Alone, world
 from mpifed.mpi.reused import Reused
-from mpifed.testing import played
+from mpifed.testing import played, run_rounds
 from topologies import mixing_matrix
 
 DTYPES = st.sampled_from([torch.float32, torch.float64])
@@ -465,3 +466,11 @@ def test_a_rank_of_a_ring_sends_to_two_others():
         made.at(1, ~where.unseen).average(torch.ones(1, 3), torch.ones(1), torch.ones(1, 3))
 
     assert [messages_of(ranks, action) for ranks in (4, 40)] == [2, 2]
+
+
+def test_numbers_of_clients_add_up_as_rows_of_one_number_do():
+    clients = run_rounds("fedavg", rounds=0).clients
+    numbers = torch.randn(len(clients), generator=torch.Generator().manual_seed(3))
+    for weights in (None, clients.equal_weights):
+        summed = total(clients, numbers, weights)
+        assert summed.shape == () and summed == total(clients, numbers[:, None], weights)[0]
