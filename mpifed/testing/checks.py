@@ -186,10 +186,13 @@ def _check_columns(rounds: Rounds, who: str) -> None:
     metrics, algorithm = rounds.metrics, rounds.algorithm
     missing = sorted({*algorithm.columns} - {*metrics, "nll"})
     assert not missing, f"{who}: measure() has no number of its column {', '.join(missing)}"
-    books = bool(metrics["up_bits"])
-    assert books == algorithm.communicates, (
-        f"{who}: exchanges are {algorithm.exchanges}, but clients have sent "
-        f"{metrics['up_bits']} bits"
+    sent, exchanges = metrics["up_bits"], algorithm.exchanges
+    assert sent or not algorithm.communicates, (
+        f"{who}: round() has sent nothing, as by channel.average; a method that means not to "
+        "send has exchanges = ()"
+    )
+    assert algorithm.communicates or not sent, (
+        f"{who}: exchanges are {exchanges}, but clients have sent {sent} bits"
     )
     assert algorithm.payload() >= 0, f"{who}: payload() is {algorithm.payload()}"
 

@@ -129,12 +129,22 @@ def _by_rank(self, state, clients, channel, draws):
     return dataclasses.replace(moved, model=moved.model * len(clients))
 
 
+def _silent(self, state, clients, channel, draws):
+    return state
+
+
 Writes, Remembers, ByRank = broken(_in_place), broken(_remembers), broken(_by_rank)
+Silent = broken(_silent)
 
 
 @pytest.mark.parametrize(
     ("method", "fault"),
-    [(Writes, "in place"), (Remembers, "resume"), (ByRank, "ranks")],
+    [
+        (Writes, "in place"),
+        (Remembers, "resume"),
+        (ByRank, "ranks"),
+        (Silent, r"round\(\) has sent nothing"),
+    ],
 )
 def test_a_method_that_breaks_a_promise_is_refused(method, fault):
     with pytest.raises(AssertionError, match=fault):
