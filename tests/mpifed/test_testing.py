@@ -54,6 +54,13 @@ class Together(Identity):
         return rows * (rows.max() / rows.max()) if len(rows) == 1 else rows.flip(0)
 
 
+class OneSize(Identity):
+    """Returns a number of bits, not one for each client."""
+
+    def bits(self, size, itemsize, draws, ids, purpose="compression"):
+        return 7
+
+
 class First(ByCoordinates):
     """The update of the first client."""
 
@@ -96,6 +103,7 @@ class Drifts(Sgd):
         (harness.check_compressor, TooClose, "delta"),
         (harness.check_compressor, InPlace, "changes the rows"),
         (harness.check_compressor, Together, "depends on which clients"),
+        (harness.check_compressor, OneSize, "bits returned int"),
         (harness.check_aggregator, First, "order"),
         (harness.check_aggregator, Enlarging, "equal updates"),
         (harness.check_attack, Turns, "in place"),
