@@ -11,7 +11,7 @@ import torch
 from annotated_types import Gt
 from commands import call, launch
 
-from mpifed.dataset import Dataset, Description, Shards, Split
+from mpifed.dataset import Dataset, Description, GeneratedDataset, Shards, Split, alike
 from mpifed.errors import InputError
 from mpifed.message import Attack, ByCoordinates, Only, Requirement
 from mpifed.method import Algorithm, ServerChannel
@@ -46,6 +46,23 @@ class WidePoints(Points):
         return dataclasses.replace(found, x=found.x[:, :1])
 
 
+class Drawn(GeneratedDataset):
+    """Points drawn client by client, of which the second client has fewer columns."""
+
+    def __init__(self, n_clients, run_seed, communicator) -> None:
+        self.description = alike("points", (2,), 2, n_clients, (20, 0, 20), "classification")
+
+    def _make(self, client, split, n):
+        return np.zeros((n, 1 if client == 1 else 2)), np.arange(n) % 2
+
+
+class OneLabel(Drawn):
+    """Has one label for all samples of a client."""
+
+    def _make(self, client, split, n):
+        return np.zeros((n, 2)), np.zeros(1, int)
+
+
 class OtherLabels(Points):
     """Has a label that it does not describe."""
 
@@ -57,6 +74,8 @@ class OtherLabels(Points):
 
 WRONG_DATA = {
     WidePoints: "of shape (160, 1); its description asks for torch.float32 of shape (160, 2)",
+    Drawn: "x of the split train of client 1 has shape (20, 1); its description asks for (20, 2)",
+    OneLabel: "y of the split train of client 0 has shape (1,); its description asks for (20,)",
     OtherLabels: "the label 7, which is not among 0 .. 1, of client 1",
 }
 
