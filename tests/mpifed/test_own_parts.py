@@ -405,6 +405,46 @@ class Faint(Withholds):
     requires = (Requirement({"local.optimizer": "sgd"}, "which adds"),)
 
 
+MISSPELT = {
+    "local.momentun": Requirement({"local.momentun": 0.0}, "which adds"),
+    "algorithm.pp": Requirement({"local.momentum": 0.0}, "which adds", {"algorithm.pp": 0.5}),
+    "attack:colluds": Requirement({"attack:colluds": False}, "which adds"),
+    "topology.p": Requirement({"topology.p": 0.5}, "which adds"),
+    "local.rate": Requirement({"local": Only("rate")}, "which adds"),
+}
+DECLARED = (
+    Requirement({"exchange.correction:within_steps": (None, False)}, "which adds"),
+    Requirement({"exchange.topology.p": 0.5, "exchange.schedule.drop_edges": 0}, "which adds"),
+    Requirement({"participation.late": "miss", "algorithm.colour": "red"}, "which adds"),
+)
+
+
+class Misspelt(FedAvg):
+    """Needs something that there is not."""
+
+
+class Spelt(FedAvg):
+    """Needs what only others have, and what it has itself."""
+
+    requires = DECLARED
+
+    def __init__(self, model, local, *, colour: str = "red") -> None:
+        super().__init__(model, local)
+
+
+@pytest.mark.parametrize("key", MISSPELT)
+def test_a_misspelt_key_of_what_a_class_requires_raises(key, monkeypatch):
+    monkeypatch.setattr(Misspelt, "requires", (MISSPELT[key],))
+    with pytest.raises(ValueError, match=f"{__name__}:Misspelt.*'{key}'"):
+        run_rounds(Misspelt, POINTS, rounds=0)
+
+
+def test_keys_that_other_components_have_may_be_required():
+    run_rounds(Spelt, POINTS, rounds=0)
+    with pytest.raises(InputError, match=r"algorithm\.colour is 'blue'"):
+        run_rounds({"name": Spelt, "colour": "blue"}, POINTS, rounds=0)
+
+
 def narrow(description):
     """Return a model with few inputs."""
     return torch.nn.Linear(1, 1)

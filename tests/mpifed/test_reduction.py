@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 
+from mpifed import method
 from mpifed.errors import Diverged, PeerDiverged, RunError
 from mpifed.exchange import mixing_product as mixing
 from mpifed.exchange import reduction
@@ -26,7 +27,6 @@ from mpifed.federation import tree as trees
 from mpifed.federation.clients import Federation
 from mpifed.federation.placement import contiguous_owners
 from mpifed.federation.tree import APART, Tree, codes_of, merges
-from mpifed.method import total
 from mpifed.mpi.communicator import Alone, world
 from mpifed.mpi.reused import Reused
 from mpifed.testing import played, run_rounds
@@ -472,5 +472,6 @@ def test_numbers_of_clients_add_up_as_rows_of_one_number_do():
     clients = run_rounds("fedavg", rounds=0).clients
     numbers = torch.randn(len(clients), generator=torch.Generator().manual_seed(3))
     for weights in (None, clients.equal_weights):
-        summed = total(clients, numbers, weights)
-        assert summed.shape == () and summed == total(clients, numbers[:, None], weights)[0]
+        summed = method.total(clients, numbers, weights)
+        assert summed.shape == ()
+        assert summed == method.total(clients, numbers[:, None], weights)[0]
