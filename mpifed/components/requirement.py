@@ -34,7 +34,8 @@ class Requirement:
     Keys are dotted, as on the command line; ``algorithm:communicates`` is an attribute that the
     component's class declares. A value is one value, a tuple of them, ``Not``, a bound such as
     ``Gt(0)``, a function of the configuration that returns one of these, or for a section
-    ``Only``. A key that the configuration does not have, or leaves empty, is never in the way.
+    ``Only``. A key that the configuration does not have, or leaves empty, is never in the way; one
+    that no section, option or class declares, such as a misspelt one, raises ``ValueError``.
 
     Attributes
     ----------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,11 @@ from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions
 from mpifed.io.yaml_files import as_text
+from topologies import FAMILIES, WEIGHTS
 from topologies.errors import excerpt
+from topologies.names import Entry
+from topologies.parameters import options_of
+from topologies.schedules.sequences import ScheduleEntry, thinned
 from topologies.schedules.table import SCHEDULES
 
 # Options of schedules with which every neighbour receives every message.
@@ -45,6 +49,14 @@ SENDS = {"algorithm:exchanges": Not(())}
 UPDATES = {**SENDS, "algorithm:aggregates": ("mean", "means")}
 MEAN = {**UPDATES, "compression:unbiased": True}
 ASYNCHRONOUS = {"exchange.asynchrony": ("wait_free", "pairwise")}
+
+# Tables of the components of a graph, and keys whose values ``_value`` computes.
+GRAPHS: Mapping[str, Mapping[str, Any]] = {
+    "topology": FAMILIES,
+    "weights": WEIGHTS,
+    "schedule": SCHEDULES,
+}
+COMPUTED = ("participation:fraction", "participation:inclusion")
 
 # Clients times rounds up to which it is computed what each client learns of each other.
 MOST_CLIENT_ROUNDS = 10_000
@@ -304,13 +316,59 @@ def _check(configuration: Any, prefix: str) -> None:
         (path, section, find(path.rpartition(".")[2], section.name, f"{path}.name"))
         for path, section in _components(configuration)
     ]
-    for path, _, component in components:
+    for path, section, component in components:
+        if ":" in section.name:  # keys of shipped classes are known
+            check_keys(section.name, getattr(component, "requires", ()), configuration)
         for requirement in getattr(component, "requires", ()):
             _check_one(configuration, requirement, [path, *requirement.when], prefix)
     for _, section, component in components:
         if hasattr(component, "validate"):
             _, *names = inspect.signature(component.validate).parameters
             component.validate(section.options, *map(partial(getattr, configuration), names))
+
+
+def check_keys(name: str, requires: Iterable[Requirement], configuration: Any) -> None:
+    """Raise ``ValueError`` where the component ``name`` requires a key that nothing declares."""
+    for requirement in requires:
+        for key, value in (*requirement.needs.items(), *requirement.when.items()):
+            options = value.options if isinstance(value, Only) else ()
+            for each in (key, *(f"{key}.{option}" for option in options)):
+                if not _is_declared(configuration, each):
+                    raise ValueError(
+                        f"{name}: requires has the key {each!r}, which no section, no option and "
+                        "no class of such a component declares"
+                    )
+
+
+def _is_declared(configuration: Any, key: str) -> bool:
+    """Return whether a configuration, or one with other shipped components, can have a key."""
+    path, _, attribute = key.partition(":")
+    owners: list[Any] = [type(configuration)]
+    value = configuration
+    for kind in path.split("."):
+        options = value.options if isinstance(value, Section) else {}
+        if kind not in options and not any(kind in _parameters(owner) for owner in owners):
+            return False
+        value = options.get(kind, getattr(value, kind, None))
+        if kind in TABLES:
+            names = [*TABLES[kind], *([value.name] if isinstance(value, Section) else [])]
+            owners = [find(kind, name) for name in names]
+        elif kind in GRAPHS:
+            owners = list(GRAPHS[kind].values())
+        elif kind == "participation":
+            owners = list(participation.KINDS.values())
+        else:
+            owners = [type(value)] if dataclasses.is_dataclass(value) else []
+    return not attribute or key in COMPUTED or any(hasattr(owner, attribute) for owner in owners)
+
+
+def _parameters(owner: Any) -> Mapping[str, Any]:
+    """Return the options of a component, or of an entry of a table of graphs or schedules."""
+    if isinstance(owner, ScheduleEntry):
+        return {**owner.parameters, **options_of(thinned)}
+    if isinstance(owner, Entry):
+        return owner.parameters
+    return options_of(owner)
 
 
 def _components(configuration: Any) -> Iterator[tuple[str, Section]]:

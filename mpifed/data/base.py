@@ -303,7 +303,13 @@ class GeneratedDataset(Dataset):
             if not len(samples.x):
                 continue
             arrays = self._make(client, name, len(samples.x))
-            for values, drawn in zip((samples.x, samples.y), arrays, strict=True):
+            for what, values, drawn in zip("xy", (samples.x, samples.y), arrays, strict=True):
+                if np.shape(drawn) != values.shape:  # which copy_ would broadcast
+                    raise InputError(
+                        f"data set '{type(self).__name__}': {what} of the split {name} of client "
+                        f"{client} has shape {np.shape(drawn)}; its description asks for "
+                        f"{tuple(values.shape)}"
+                    )
                 values.copy_(torch.from_numpy(drawn))
                 if values.is_floating_point() and not np.isfinite(values.numpy()).all():
                     raise InputError(

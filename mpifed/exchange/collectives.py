@@ -18,11 +18,26 @@ T = TypeVar("T")
 
 
 def total(clients: Clients, rows: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return sum_t weights[t] rows[t] over the given clients of all ranks. Collective."""
+    """Return sum_t weights[t] rows[t] over the given clients of all ranks. Collective.
+
+    Parameters
+    ----------
+    clients : Clients
+        The clients hosted here over whom the sum goes.
+    rows : Tensor
+        Their numbers, (clients, ...).
+    weights : Tensor, optional
+        Their weights, (clients,); ones by default.
+
+    Returns
+    -------
+    Tensor
+        float64, of the shape of a row: () where each client has one number.
+    """
     w = torch.ones(len(clients), dtype=torch.float64) if weights is None else weights
-    return weighted_sum(
-        clients.federation, rows.double(), on_host(w.double()), clients.ids, "measure"
-    )
+    flat = rows.double().reshape(len(clients), rows.shape[1:].numel())
+    summed = weighted_sum(clients.federation, flat, on_host(w.double()), clients.ids, "measure")
+    return summed.reshape(rows.shape[1:])
 
 
 def largest(clients: Clients, values: Tensor) -> float:

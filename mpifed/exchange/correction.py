@@ -72,7 +72,7 @@ class CorrectionMemory:
 
 
 class HeldOutRisks(Protocol):
-    """The risks of one model on what each participant holds back; see ``local.held_out``."""
+    """The risks of one model on what each participant holds back; see ``local.objective``."""
 
     def losses(self, participant: int, models: np.ndarray) -> np.ndarray:
         """Return the risks of models (k, P) for one participant, float64 (k,)."""

@@ -4,7 +4,8 @@
 returns states, predictors, metrics and digests. ``load_dataset`` and ``make_model`` make the data
 set and the model of a run, ``run_command`` carries out a command, and ``names`` and ``find_item``
 lead to shipped items. Each ``check_...`` raises ``AssertionError`` with a sentence where an item
-does not keep what every item of its kind promises.
+does not keep what every item of its kind promises. An error that the item's own code or a run
+raises passes through.
 """
 
 from mpifed.testing.checks import (

@@ -1,8 +1,8 @@
 """Common checks that every item passes, a shipped one and a user's own.
 
-Each raises ``AssertionError`` with one sentence that says what does not hold, and where. An item is
-passed as its name, as ``module:Class``, as its class, as a mapping with ``name`` and options, or as
-an object.
+Each raises ``AssertionError`` with one sentence that says what does not hold, and where. An error
+that the item's own code or a run raises passes through. An item is passed as its name, as
+``module:Class``, as its class, as a mapping with ``name`` and options, or as an object.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from mpifed.components.registry import (
 )
 from mpifed.config.configuration import resolve
 from mpifed.data.base import SPLITS, Dataset, Description, Split
-from mpifed.errors import InputError
+from mpifed.errors import InputError, RunError
 from mpifed.exchange.aggregation import Aggregator, ByCoordinates, ByProducts
 from mpifed.exchange.attacks import Attack
-from mpifed.exchange.compression import Compressor
+from mpifed.exchange.compression import PURPOSE, Compressor, message_sizes
 from mpifed.exchange.server_optimizers import ServerOptimizer
 from mpifed.federation.clients import Draws
 from mpifed.method import Algorithm
@@ -186,10 +186,13 @@ def _check_columns(rounds: Rounds, who: str) -> None:
     metrics, algorithm = rounds.metrics, rounds.algorithm
     missing = sorted({*algorithm.columns} - {*metrics, "nll"})
     assert not missing, f"{who}: measure() has no number of its column {', '.join(missing)}"
-    books = bool(metrics["up_bits"])
-    assert books == algorithm.communicates, (
-        f"{who}: exchanges are {algorithm.exchanges}, but clients have sent "
-        f"{metrics['up_bits']} bits"
+    sent, exchanges = metrics["up_bits"], algorithm.exchanges
+    assert sent or not algorithm.communicates, (
+        f"{who}: round() has sent nothing, as by channel.average; a method that means not to "
+        "send has exchanges = ()"
+    )
+    assert algorithm.communicates or not sent, (
+        f"{who}: exchanges are {exchanges}, but clients have sent {sent} bits"
     )
     assert algorithm.payload() >= 0, f"{who}: payload() is {algorithm.payload()}"
 
@@ -256,14 +259,12 @@ def _check_messages(operator: Compressor, who: str, size: int, dtype: torch.dtyp
         assert torch.equal(operator(rows[i : i + 1], draws, ids[i : i + 1])[0], arrived[i]), (
             f"{at}: a client's message depends on which clients are compressed with it"
         )
-    sizes = operator.bits(size, rows.element_size(), draws, ids)
-    assert sizes.dtype == np.int64 and sizes.shape == ids.shape and (sizes >= 0).all(), (
-        f"{at}: bits() must be int64 of shape (clients,) and not negative"
-    )
-    counts = operator.floats(size, draws, ids)
-    assert counts.dtype == np.int64 and counts.shape == ids.shape and (counts <= size).all(), (
-        f"{at}: floats() must be int64 of shape (clients,), at most the numbers in a row"
-    )
+    try:
+        sizes, counts = message_sizes(operator, size, rows.element_size(), draws, ids, PURPOSE)
+    except RunError as error:
+        raise AssertionError(f"{at}: {error}") from None
+    assert (sizes >= 0).all(), f"{at}: bits() must not be negative"
+    assert (counts <= size).all(), f"{at}: floats() must be at most the numbers in a row"
     assert not operator(torch.zeros_like(rows), draws, ids).any(), f"{at}: zeros do not stay zeros"
     spoilt = rows.clone()
     spoilt[1, -1] = torch.nan

@@ -15,7 +15,7 @@ import torch
 
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
-from mpifed.components.registry import Section
+from mpifed.components.registry import Section, name_of
 from mpifed.config.configuration import Configuration, resolve, to_mapping
 from mpifed.config.experiments import with_overrides
 from mpifed.data.base import Dataset, Description, Shards, Split
@@ -36,7 +36,7 @@ DATA = {"name": "synthetic", "n_test": 10, "dimension": 6}
 """What is trained on where no data are passed."""
 
 
-class Arrays(Dataset):
+class Listed(Dataset):
     """Samples of each client, as arrays, on which it is trained and scored."""
 
     def __init__(self, clients: Sequence[tuple[Any, ...]]) -> None:
@@ -54,7 +54,7 @@ class Arrays(Dataset):
         ]
         counts = np.array([len(y) for y in targets], np.int64)
         self.description = Description(
-            "arrays",
+            "listed",
             self._train[0][0].shape[1:],
             max(outputs, 2) if labels else outputs,
             counts,
@@ -433,7 +433,7 @@ def _understood(
     if isinstance(data, Dataset):
         dataset: Dataset | None = data
     elif isinstance(data, Sequence) and not isinstance(data, str):
-        dataset = Arrays(data)
+        dataset = Listed(data)
         keys.setdefault("dtype", "float64")
     else:
         dataset = None
@@ -441,4 +441,4 @@ def _understood(
         keys["data"] = with_names(DATA if data is None else data, "data")
         return resolve(with_overrides({"clients": 5}, keys)), None
     mapping = with_overrides({"clients": dataset.description.n_clients}, keys)
-    return resolve({**mapping, "data": Section("arrays", {})}), dataset
+    return resolve({**mapping, "data": Section(name_of(type(dataset), "data"))}), dataset

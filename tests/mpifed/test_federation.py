@@ -38,7 +38,7 @@ from mpifed.local.optimizers import SgdState
 from mpifed.mpi.communicator import Alone
 from mpifed.state import merge
 from mpifed.testing.ranks import played
-from mpifed.testing.rounds import Arrays
+from mpifed.testing.rounds import Listed
 from mpifed.training.build import make, samples_of_steps
 
 
@@ -132,7 +132,7 @@ def test_work_is_the_samples_that_steps_and_scoring_visit():
 
 @pytest.mark.parametrize("placement", ["contiguous", "partitioned", "balanced"])
 def test_ranks_take_equally_many_steps_however_large_the_shards_are(placement):
-    data = Arrays([(np.ones((n, 2)), np.arange(n) % 2) for n in (400, 10, 10, 10)])
+    data = Listed([(np.ones((n, 2)), np.arange(n) % 2) for n in (400, 10, 10, 10)])
     every = {"clients": 4, "rounds": 1, "algorithm": "fedavg"}
     steps = {"local": {"steps": 5, "batch_size": 10}, "evaluation": {"every": 1000}}
     exchange = {"name": "gossip", "topology": "complete"}

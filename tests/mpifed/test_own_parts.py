@@ -11,7 +11,7 @@ import torch
 from annotated_types import Gt
 from commands import call, launch
 
-from mpifed.dataset import Dataset, Description, Shards, Split
+from mpifed.dataset import Dataset, Description, GeneratedDataset, Shards, Split, alike
 from mpifed.errors import InputError
 from mpifed.message import Attack, ByCoordinates, Only, Requirement
 from mpifed.method import Algorithm, ServerChannel
@@ -46,6 +46,23 @@ class WidePoints(Points):
         return dataclasses.replace(found, x=found.x[:, :1])
 
 
+class Drawn(GeneratedDataset):
+    """Points drawn client by client, of which the second client has fewer columns."""
+
+    def __init__(self, n_clients, run_seed, communicator) -> None:
+        self.description = alike("points", (2,), 2, n_clients, (20, 0, 20), "classification")
+
+    def _make(self, client, split, n):
+        return np.zeros((n, 1 if client == 1 else 2)), np.arange(n) % 2
+
+
+class OneLabel(Drawn):
+    """Has one label for all samples of a client."""
+
+    def _make(self, client, split, n):
+        return np.zeros((n, 2)), np.zeros(1, int)
+
+
 class OtherLabels(Points):
     """Has a label that it does not describe."""
 
@@ -57,6 +74,8 @@ class OtherLabels(Points):
 
 WRONG_DATA = {
     WidePoints: "of shape (160, 1); its description asks for torch.float32 of shape (160, 2)",
+    Drawn: "x of the split train of client 1 has shape (20, 1); its description asks for (20, 2)",
+    OneLabel: "y of the split train of client 0 has shape (1,); its description asks for (20,)",
     OtherLabels: "the label 7, which is not among 0 .. 1, of client 1",
 }
 
@@ -384,6 +403,46 @@ class Faint(Withholds):
     """Goes with SGD."""
 
     requires = (Requirement({"local.optimizer": "sgd"}, "which adds"),)
+
+
+MISSPELT = {
+    "local.momentun": Requirement({"local.momentun": 0.0}, "which adds"),
+    "algorithm.pp": Requirement({"local.momentum": 0.0}, "which adds", {"algorithm.pp": 0.5}),
+    "attack:colluds": Requirement({"attack:colluds": False}, "which adds"),
+    "topology.p": Requirement({"topology.p": 0.5}, "which adds"),
+    "local.rate": Requirement({"local": Only("rate")}, "which adds"),
+}
+DECLARED = (
+    Requirement({"exchange.correction:within_steps": (None, False)}, "which adds"),
+    Requirement({"exchange.topology.p": 0.5, "exchange.schedule.drop_edges": 0}, "which adds"),
+    Requirement({"participation.late": "miss", "algorithm.colour": "red"}, "which adds"),
+)
+
+
+class Misspelt(FedAvg):
+    """Needs something that there is not."""
+
+
+class Spelt(FedAvg):
+    """Needs what only others have, and what it has itself."""
+
+    requires = DECLARED
+
+    def __init__(self, model, local, *, colour: str = "red") -> None:
+        super().__init__(model, local)
+
+
+@pytest.mark.parametrize("key", MISSPELT)
+def test_a_misspelt_key_of_what_a_class_requires_raises(key, monkeypatch):
+    monkeypatch.setattr(Misspelt, "requires", (MISSPELT[key],))
+    with pytest.raises(ValueError, match=f"{__name__}:Misspelt.*'{key}'"):
+        run_rounds(Misspelt, POINTS, rounds=0)
+
+
+def test_keys_that_other_components_have_may_be_required():
+    run_rounds(Spelt, POINTS, rounds=0)
+    with pytest.raises(InputError, match=r"algorithm\.colour is 'blue'"):
+        run_rounds({"name": Spelt, "colour": "blue"}, POINTS, rounds=0)
 
 
 def narrow(description):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 
+from mpifed import method
 from mpifed.errors import Diverged, PeerDiverged, RunError
 from mpifed.exchange import mixing_product as mixing
 from mpifed.exchange import reduction
@@ -28,7 +29,7 @@ from mpifed.federation.placement import contiguous_owners
 from mpifed.federation.tree import APART, Tree, codes_of, merges
 from mpifed.mpi.communicator import Alone, world
 from mpifed.mpi.reused import Reused
-from mpifed.testing import played
+from mpifed.testing import played, run_rounds
 from topologies import mixing_matrix
 
 DTYPES = st.sampled_from([torch.float32, torch.float64])
@@ -465,3 +466,12 @@ def test_a_rank_of_a_ring_sends_to_two_others():
         made.at(1, ~where.unseen).average(torch.ones(1, 3), torch.ones(1), torch.ones(1, 3))
 
     assert [messages_of(ranks, action) for ranks in (4, 40)] == [2, 2]
+
+
+def test_numbers_of_clients_add_up_as_rows_of_one_number_do():
+    clients = run_rounds("fedavg", rounds=0).clients
+    numbers = torch.randn(len(clients), generator=torch.Generator().manual_seed(3))
+    for weights in (None, clients.equal_weights):
+        summed = method.total(clients, numbers, weights)
+        assert summed.shape == ()
+        assert summed == method.total(clients, numbers[:, None], weights)[0]

@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import mpifed
-from mpifed.components.tables import TABLES
+from mpifed.components.tables import BY_MODEL, TABLES
+from mpifed.config.configuration import Configuration
+from mpifed.config.requirements import REQUIREMENTS, check_keys
+from mpifed.testing import find_item
 from topologies import FAMILIES, SCHEDULES, WEIGHTS
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +63,18 @@ def digests(output):
         for experiment in ("synthetic-fedem", "synthetic-gossip")
         for algorithm in ("fedem", "fedavg", "local")
     ]
+
+
+def test_keys_of_what_shipped_components_require_are_declared() -> None:
+    check_keys("the table", REQUIREMENTS, Configuration())
+    components = [(kind, name) for kind, table in TABLES.items() for name in table]
+    components += [("algorithm", name) for name in BY_MODEL.values()]
+    required = 0
+    for kind, name in components:
+        requires = getattr(find_item(kind, name), "requires", ())
+        required += len(requires)
+        check_keys(name, requires, Configuration())
+    assert required > 30
 
 
 def test_main_job_needs_no_other_item_of_any_shelf(tmp_path: Path) -> None:

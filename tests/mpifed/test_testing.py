@@ -54,6 +54,13 @@ class Together(Identity):
         return rows * (rows.max() / rows.max()) if len(rows) == 1 else rows.flip(0)
 
 
+class OneSize(Identity):
+    """Returns a number of bits, not one for each client."""
+
+    def bits(self, size, itemsize, draws, ids, purpose="compression"):
+        return 7
+
+
 class First(ByCoordinates):
     """The update of the first client."""
 
@@ -96,6 +103,7 @@ class Drifts(Sgd):
         (harness.check_compressor, TooClose, "delta"),
         (harness.check_compressor, InPlace, "changes the rows"),
         (harness.check_compressor, Together, "depends on which clients"),
+        (harness.check_compressor, OneSize, "bits returned int"),
         (harness.check_aggregator, First, "order"),
         (harness.check_aggregator, Enlarging, "equal updates"),
         (harness.check_attack, Turns, "in place"),
@@ -129,12 +137,22 @@ def _by_rank(self, state, clients, channel, draws):
     return dataclasses.replace(moved, model=moved.model * len(clients))
 
 
+def _silent(self, state, clients, channel, draws):
+    return state
+
+
 Writes, Remembers, ByRank = broken(_in_place), broken(_remembers), broken(_by_rank)
+Silent = broken(_silent)
 
 
 @pytest.mark.parametrize(
     ("method", "fault"),
-    [(Writes, "in place"), (Remembers, "resume"), (ByRank, "ranks")],
+    [
+        (Writes, "in place"),
+        (Remembers, "resume"),
+        (ByRank, "ranks"),
+        (Silent, r"round\(\) has sent nothing"),
+    ],
 )
 def test_a_method_that_breaks_a_promise_is_refused(method, fault):
     with pytest.raises(AssertionError, match=fault):
@@ -175,6 +193,15 @@ def test_played_ranks_add_and_exchange_as_mpi_does():
         return total.item(), arrived[:, 0].tolist()
 
     assert harness.played(action, 3) == [(3, [10 * i + r for i in range(3)]) for r in range(3)]
+
+
+def test_a_configuration_names_the_class_of_the_data_that_are_passed():
+    rounds = harness.run_rounds("fedavg", REGRESSION, model=HALF_SQUARED, rounds=0)
+    listed = find_item("data", rounds.configuration.data.name)
+    assert listed is not find_item("data", "arrays")
+    again = harness.run_rounds("fedavg", listed(REGRESSION), model=HALF_SQUARED, dtype="float64")
+    assert again.configuration.data.name == rounds.configuration.data.name
+    assert again.digest == rounds.advance().digest
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

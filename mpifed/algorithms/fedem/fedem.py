@@ -15,7 +15,7 @@ where it starts at theta_m and ends at theta_tm, and Phi_tm is the risk weighted
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal, cast
 
@@ -37,7 +37,6 @@ from mpifed.algorithms.fedem.expectation import (
 from mpifed.dataset import stream
 from mpifed.errors import InputError
 from mpifed.method import (
-    Adjustment,
     Algorithm,
     Channel,
     Clients,
@@ -71,10 +70,9 @@ SMALLEST_GAP = 1e-9
 
 @dataclass(frozen=True)
 class PartialSurrogate:
-    """g_t(., v_t) as local solvers read it: weights of the samples' losses, and added terms."""
+    """g_t(., v_t) as local solvers read it: weights of the samples' losses."""
 
     weights: Tensor | None = None
-    adjustments: Sequence[Adjustment] = ()
 
 
 # A black box: from (clients, M, P) and the surrogates to their (inexact) minimisers.
@@ -101,7 +99,6 @@ def minimise_surrogates(
             draws,
             channel,  # Alg. 4, line 19
             weights=surrogate.weights,
-            adjustments=surrogate.adjustments,
         )
     else:
         moved = solver(start, surrogate)

@@ -66,12 +66,16 @@ def test_pfedme_is_federated_surrogate_optimisation(make_clients):
     for k in range(1, 4):
         w = state.model
         state = method.round(state, clients, server.at(k, np.ones(3, bool)), Draws(0, k))
-        # Its samples weigh nothing: theta has their part of the envelope.
-        surrogate = PartialSurrogate(
-            torch.zeros(1, 36, dtype=torch.float64), [Proximal(state.personal, strength)]
-        )
+        # Samples weigh nothing: theta has their part of the envelope.
+        weights = torch.zeros(1, 36, dtype=torch.float64)
+        pull, draws = [Proximal(state.personal, strength)], Draws(0, k)
+
+        def step(start, surrogate, of_w=of_w, draws=draws, pull=pull):
+            weighted = {"weights": surrogate.weights, "adjustments": pull}
+            return on_surrogate(start, of_w, clients, draws, **weighted)[0]
+
         channel = server.at(k, np.ones(3, bool))
-        arguments = w, of_w, surrogate, on_surrogate, clients, channel, Draws(0, k)
+        arguments = w, of_w, PartialSurrogate(weights), on_surrogate, clients, channel, draws, step
         found, of_w = minimise_surrogates(*arguments)
         assert torch.allclose(found, state.model, rtol=1e-12, atol=1e-14)
         assert not torch.allclose(found, w, rtol=0, atol=1e-3)
