@@ -42,8 +42,8 @@ FORMATS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
 class Compressor(ABC):
     """Base class of compressors; its keyword-only parameters are its options.
 
-    A subclass has ``__call__`` and ``bits``; an unbiased one has ``omega`` too. Numbers that are not
-    finite arrive so: by them a run learns which client's update diverged.
+    A subclass has ``__call__`` and ``bits``; an unbiased one has ``omega`` too. Numbers that are
+    not finite arrive so: by them a run learns which client's update diverged.
 
     Attributes
     ----------

@@ -128,8 +128,8 @@ def participants(
 class Clients:
     """Some of the clients hosted on this rank, as a method sees them.
 
-    ``len(clients)`` is their number, and ``ids``, ``n_train``, ``weights`` and ``equal_weights`` have
-    an entry for each.
+    ``len(clients)`` is their number, and ``ids``, ``n_train``, ``weights`` and ``equal_weights``
+    have an entry for each.
 
     Attributes
     ----------
