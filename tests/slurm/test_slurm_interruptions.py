@@ -67,9 +67,8 @@ def test_a_signal_stops_requeues_and_resumes(
     slurm.call("scancel", "--signal=USR1", "--batch", job)
     assert slurm.wait(job, "COMPLETED")["Restarts"] == "1"
     same(output, whole)
-    assert "queued again" in events(output)
-    assert "resumed from round-0000" in told(output)
-    assert "4 ranks on n[1-2]" in events(output)
+    assert re.search("resumed.*round-0000", told(output))
+    assert "restart 1: 4 ranks on n[1-2]" in events(output)
     assert summary(output)["ranks"] == 4
 
 
@@ -96,21 +95,20 @@ def test_stop_stays_stopped_and_resume_goes_on_with_other_ranks(
     job = slurm.submit(output, "job.ranks=4")
     reached(output, 5)
     assert "running" in slurm.jobs("status", output)
-    assert "has a job in the queue" in slurm.jobs("resume", output, code=2)
+    assert "queue" in slurm.jobs("resume", output, code=2)
     slurm.jobs("stop", output)
     known = slurm.wait(job, "FAILED", "COMPLETED", "CANCELLED")
     assert (known["ExitCode"], known["Restarts"]) == ("75:0", "0")
     assert not (output / "DONE").exists()
     told_of = slurm.jobs("status", output)
-    assert f"job {job}, stopped, round " in told_of
-    assert "checkpoint of round" in told_of
+    assert re.search(rf"job {job}, stopped, round \d+ .*checkpoint", told_of)
     slurm.jobs("resume", output, "job.ranks=2", "job.launcher=srun", "job.environment.PAUSE=0")
     assert newest_job(output) != job
     slurm.wait(newest_job(output), "COMPLETED")
     same(output, whole)
     assert summary(output)["ranks"] == 2
     assert "finished, round 40 of 40" in slurm.jobs("status", output)
-    assert "is finished" in slurm.jobs("resume", output, code=2)
+    assert "rounds=N" in slurm.jobs("resume", output, code=2)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -120,7 +118,7 @@ def test_a_cancelled_job_is_not_revived(launcher: str, slurm: LocalSlurm, tmp_pa
     reached(output, 5)
     slurm.call("scancel", job)
     assert slurm.wait(job, "CANCELLED")["Restarts"] == "0"
-    until(lambda: "received TERM" in events(output), 30, lambda: told(output))
+    until(lambda: "TERM" in events(output), 30, lambda: told(output))
     until(lambda: not any(line.startswith(job) for line in slurm.queue()), 30)
     assert slurm.show(job)["JobState"] == "CANCELLED"
     assert not (output / "DONE").exists()
@@ -137,7 +135,7 @@ def test_a_killed_rank_ends_the_job(launcher: str, slurm: LocalSlurm, tmp_path: 
     assert len(there) == 8
     began = time.monotonic()
     os.kill(there[5], signal.SIGKILL)
-    until(lambda: "the launcher ended with" in events(output), 60, lambda: told(output))
+    until(lambda: "launcher" in events(output), 60, lambda: told(output))
     print(f"{launcher}: {time.monotonic() - began:.1f} s from SIGKILL of a rank to the step's end")
     until(lambda: not ranks(output), 60)
     assert slurm.wait(job, "FAILED", "COMPLETED", seconds=60)["JobState"] == "FAILED"
@@ -157,7 +155,7 @@ def test_a_time_limit_is_only_a_pause(
     output = limited["warned"]
     assert int(slurm.wait(newest_job(output), "COMPLETED", seconds=200)["Restarts"]) >= 1
     same(output, whole)
-    assert "received USR1" in events(output)
+    assert "USR1" in events(output)
 
 
 def test_a_limit_without_a_warning_ends_the_job_and_resume_goes_on(
@@ -166,13 +164,13 @@ def test_a_limit_without_a_warning_ends_the_job_and_resume_goes_on(
     output = limited["unwarned"]
     known = slurm.wait(newest_job(output), "TIMEOUT", "COMPLETED", "FAILED", seconds=200)
     assert (known["JobState"], known["Restarts"]) == ("TIMEOUT", "0"), told(output)
-    assert "received TERM" in events(output)
+    assert "TERM" in events(output)
     assert "USR1" not in events(output)
     assert not (output / "DONE").exists()
     slurm.jobs("resume", output, "job.time=10", "job.environment.PAUSE=0")
     slurm.wait(newest_job(output), "COMPLETED")
     same(output, whole)
-    assert "resumed from round-0000" in told(output)
+    assert re.search("resumed.*round-0000", told(output))
 
 
 def test_a_lost_node_costs_a_restart_on_those_that_are_left(
@@ -213,5 +211,5 @@ def test_preemption_with_the_users_signal(slurm: LocalSlurm, whole: Path, tmp_pa
     # SLURM 24.11 queues it once more, although it has finished.
     assert slurm.wait(job, "COMPLETED")["Restarts"] in ("1", "2")
     same(output, whole)
-    assert "received USR1" in events(output)
-    assert "queued again" in events(output)
+    assert "USR1" in events(output)
+    assert "restart 1:" in events(output)
