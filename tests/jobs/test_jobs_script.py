@@ -127,9 +127,9 @@ def test_a_launcher_that_was_asked_before_it_could_listen_is_queued_again(
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["ls /no/such"], "the prologue failed with 2: ls /no/such"),
-        (["module load -- none"], "the prologue failed with 127: module load -- none"),
-        (["for i in 1 2; do", "ls /no/such", "done"], "the prologue failed with 2: ls"),
+        (["ls /no/such"], r"prologue.*\b2: ls /no/such"),
+        (["module load -- none"], r"prologue.*\b127: module load -- none"),
+        (["for i in 1 2; do", "ls /no/such", "done"], r"prologue.*\b2: ls"),
     ],
 )
 def test_a_prologue_that_fails_ends_the_job_with_what_it_said(
@@ -139,7 +139,7 @@ def test_a_prologue_that_fails_ends_the_job_with_what_it_said(
     words = [f"job.prologue={[*lines, f'touch {after}']}"]
     code, printed = ended(slurm, script(tmp_path, "touch DONE", *words))
     assert code == 2, printed
-    assert said in (tmp_path / "run" / "job" / "events.txt").read_text()
+    assert re.search(said, (tmp_path / "run" / "job" / "events.txt").read_text())
     assert not (tmp_path / "launched").exists()
     assert not after.exists()
     assert requeued(slurm) == []

@@ -162,7 +162,7 @@ def test_a_file_is_replaced_only_if_told_to(tmp_path: Path, capsys):
 
 
 BAD = {
-    "": "name",
+    "": "name of a data set",
     "digit --output OUT --clients 3": "'digit'.*'digits'",
     "digits --output OUT --clients 0": r"--clients.*\b0\b.*\b1\b",
     "digits --output OUT --clients 5000": "--clients.*5000.*1797 samples",
