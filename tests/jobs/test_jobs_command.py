@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import stat
 from pathlib import Path
 
@@ -69,23 +70,23 @@ def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
     out = call(capfd, "render", *TINY, "--output", tmp_path / "run")
     assert out.startswith("#!/bin/bash\n")
     message = call(capfd, "submit", UNCHECKED, *TINY, "--output", tmp_path / "run", code=2)
-    assert "there is no sbatch on the PATH" in message
+    assert "sbatch" in message and "PATH" in message
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["render", "clients=4"], "job.ranks is missing"),
-        (["render", *TINY, "partition=main"], "did you mean job.partition"),
-        (["rendr"], "did you mean 'render'"),
-        (["status", "/nowhere"], "holds no job"),
-        (["resume", "/nowhere", "--smoke"], "--smoke does not go with resume"),
-        (["submit", *TINY, "--json"], "--json does not go with submit, which takes --output"),
+        (["render", "clients=4"], r"job\.ranks\b"),
+        (["render", *TINY, "partition=main"], r"partition.*job\.partition"),
+        (["rendr"], "'rendr'.*'render'"),
+        (["status", "/nowhere"], r"'/nowhere'.*job\.json"),
+        (["resume", "/nowhere", "--smoke"], "--smoke.*resume"),
+        (["submit", *TINY, "--json"], "--json.*submit.*--output"),
     ],
 )
 def test_bad_words_are_one_sentence(words: list[str], part: str, slurm, capfd) -> None:
-    assert part in call(capfd, *words, code=2)
+    assert re.search(part, call(capfd, *words, code=2))
     assert slurm.calls("sbatch") == []
 
 
@@ -120,13 +121,12 @@ def test_a_job_is_recorded_privately_and_known_again(
         assert foreign not in variables
     for path in (output, *output.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-    assert "already holds a run" in call(
-        capfd, "submit", UNCHECKED, *TINY, "--output", output, code=2
-    )
+    again = call(capfd, "submit", UNCHECKED, *TINY, "--output", output, code=2)
+    assert f"--output {output} " in again and "resume" in again
 
     slurm.answer("queue", "7|N/A|PENDING|Resources\n")
     assert "job 7, pending (Resources)" in call(capfd, "status", output)
-    assert "has a job in the queue, 7;" in call(capfd, "resume", UNCHECKED, output, code=2)
+    assert re.search(r"queue.*\b7\b", call(capfd, "resume", UNCHECKED, output, code=2))
     slurm.answer("queue", "7|N/A|RUNNING|None\n6|N/A|FAILED|None\n")
     (output / "job" / "events.txt").write_text("2026-01-02T03:04:05 job 7 restart 2: 2 ranks\n")
     assert "job 7, running\n  2026-01-02T03:04:05 job 7 restart 2: 2 ranks\n" in call(
@@ -141,7 +141,7 @@ def test_a_job_is_recorded_privately_and_known_again(
     assert "stopping (running)" in call(capfd, "status", output)
     slurm.answer("queue", "")
     assert "job 7, stopped" in call(capfd, "status", output)
-    assert "nothing is to stop" in call(capfd, "stop", output, code=2)
+    assert re.search(f"{output} .*queue.*stop", call(capfd, "stop", output, code=2))
 
     monkeypatch.setenv("FAKE_JOB", "8")
     call(capfd, "resume", UNCHECKED, output, "job.ranks=4", "rounds=9")
@@ -151,10 +151,10 @@ def test_a_job_is_recorded_privately_and_known_again(
     assert "#SBATCH --ntasks=4\n" in (slurm.directory / "script").read_text()
     assert "rounds=9" in (slurm.directory / "script").read_text()
     finish(output, 9)
-    assert "is finished" in call(capfd, "resume", UNCHECKED, output, code=2)
+    assert "rounds=N" in call(capfd, "resume", UNCHECKED, output, code=2)
     call(capfd, "resume", UNCHECKED, output, "rounds=12")
     assert not (output / "DONE").exists()
-    assert "nothing is to cancel" in call(capfd, "cancel", output, code=2)
+    assert re.search(f"{output} .*queue.*cancel", call(capfd, "cancel", output, code=2))
     slurm.answer("queue", "8|N/A|RUNNING|None\n")
     call(capfd, "cancel", output)
     assert slurm.calls("scancel")[-1] == "8"
@@ -204,7 +204,7 @@ def test_runs_of_a_sweep_that_were_resumed_alone_leave_the_others_to_their_job(
         ("11_1", "pending"),
         ("7_2", "running"),
     ]
-    assert "has a job in the queue, 7_0;" in call(capfd, "resume", UNCHECKED, output, code=2)
+    assert re.search(r"queue.*\b7_0\b", call(capfd, "resume", UNCHECKED, output, code=2))
     call(capfd, "stop", output / "seed=2")
     assert slurm.calls("scancel")[-1].endswith(" 7_2")
     call(capfd, "stop", output)
@@ -213,7 +213,7 @@ def test_runs_of_a_sweep_that_were_resumed_alone_leave_the_others_to_their_job(
     call(capfd, "cancel", output)
     assert slurm.calls("scancel")[-1] == "11"
     slurm.answer("queue", "")
-    assert "nothing is to cancel" in call(capfd, "cancel", output, code=2)
+    assert re.search(f"{output} .*queue.*cancel", call(capfd, "cancel", output, code=2))
 
 
 @pytest.mark.parametrize("only", ["true", "[ $1 = --parsable ]"])
@@ -228,7 +228,7 @@ def test_a_refused_resume_leaves_a_finished_run_as_it_is(
     program = slurm.directory / "bin" / "sbatch"
     program.write_text(f"#!/bin/bash\n{only} || exit 0\necho 'sbatch: error: too many' >&2; exit 1")
     told = call(capfd, "resume", UNCHECKED, output, "rounds=9", code=2)
-    assert "sbatch refuses the job: too many" in told
+    assert "too many" in told
     assert files_in(output) == before
 
 
@@ -238,10 +238,9 @@ def test_a_finished_run_does_not_go_on_as_another(
 ) -> None:
     output = tmp_path / "run"
     before = finished(capfd, output)
-    assert "has another configuration: " in call(capfd, "resume", UNCHECKED, output, *words, code=2)
-    assert "is finished; a larger rounds=N" in call(
-        capfd, "resume", UNCHECKED, output, "rounds=3", code=2
-    )
+    other = call(capfd, "resume", UNCHECKED, output, *words, code=2)
+    assert words[0].split("=")[0] in other
+    assert "rounds=N" in call(capfd, "resume", UNCHECKED, output, "rounds=3", code=2)
     assert files_in(output) == before
     call(capfd, "resume", UNCHECKED, output, "rounds=9")
     assert not (output / "DONE").exists()
@@ -269,8 +268,8 @@ def test_without_an_answer_of_slurm_the_runs_still_tell_how_far_they_are(
     program = slurm.directory / "bin" / "squeue"
     program.write_text("#!/bin/bash\necho 'squeue: error: no controller' >&2\nexit 1\n")
     said = call(capfd, "status", output)
-    assert "job 7, SLURM does not answer, round 4 of ?, test accuracy 0.7500" in said
-    assert "mpifed.jobs: SLURM does not answer: no controller\n" in said
+    assert re.search(r"job 7, .*round 4 .*0\.7500", said)
+    assert re.search("^mpifed.jobs: .*: no controller$", said, re.MULTILINE)
     assert "no controller" in call(capfd, "stop", output, code=1)
     for said in (
         "allocation failure: Unable to contact slurm controller (connect failure)",
@@ -278,7 +277,8 @@ def test_without_an_answer_of_slurm_the_runs_still_tell_how_far_they_are(
     ):
         (slurm.directory / "bin" / "sbatch").write_text(f"#!/bin/bash\necho '{said}' >&2; exit 1\n")
         told = call(capfd, "check", *TINY, "--output", tmp_path / "other", code=1)
-        assert told.endswith(f"mpifed.jobs: SLURM does not answer: {said}\n")
+        last = told.splitlines()[-1]
+        assert last.startswith("mpifed.jobs: ") and last.endswith(f": {said}")
 
 
 @pytest.mark.parametrize(
@@ -299,9 +299,9 @@ def test_a_directory_that_was_moved_is_known_by_its_place(slurm, tmp_path: Path,
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["job.python=/no/python"], "job.python is '/no/python'"),
-        (["job.mpirun=/no/mpirun"], "job.mpirun is '/no/mpirun'"),
-        (["job.image=/no/image"], "job.image is '/no/image'"),
+        (["job.python=/no/python"], "job.python.*'/no/python'"),
+        (["job.mpirun=/no/mpirun"], "job.mpirun.*'/no/mpirun'"),
+        (["job.image=/no/image"], "job.image.*'/no/image'"),
     ],
 )
 def test_nothing_is_submitted_that_cannot_run(
@@ -309,7 +309,8 @@ def test_nothing_is_submitted_that_cannot_run(
 ) -> None:
     output = tmp_path / "run"
     for action in ("check", "submit"):
-        assert part in call(capfd, action, *TINY, *words, "--output", output, code=2)
+        refused = call(capfd, action, *TINY, *words, "--output", output, code=2)
+        assert re.search(part, refused)
     assert slurm.calls("sbatch") == []
     assert not output.exists()
     call(capfd, "submit", UNCHECKED, *TINY, *words, "--output", output)
@@ -318,9 +319,9 @@ def test_nothing_is_submitted_that_cannot_run(
 
 def test_a_program_that_a_module_brings_is_left_to_the_job(slurm, tmp_path: Path, capfd) -> None:
     words = [*TINY, "--output", tmp_path / "run", "job.python=python9"]
-    assert "no such program" in call(capfd, "check", *words, code=2)
+    assert "'python9'" in call(capfd, "check", *words, code=2)
     out = call(capfd, "check", *words, "job.modules=[python]")
-    assert "job.python is left to the job" in out
+    assert re.search(r"job\.python\b.*modules.*python9", out)
 
 
 def test_status_shows_the_last_event_and_where_the_output_is(
@@ -328,14 +329,14 @@ def test_status_shows_the_last_event_and_where_the_output_is(
 ) -> None:
     output = tmp_path / "run"
     call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
-    assert "its output" not in call(capfd, "status", output)
+    assert "slurm-7.out" not in call(capfd, "status", output)
     (output / "job" / "slurm-7.out").touch()
     (output / "job" / "events.txt").write_text("2 ranks on n1\nthe launcher ended with 1\nfailed\n")
     slurm.answer("queue", "7|N/A|FAILED|NonZeroExitCode\n")
     out = call(capfd, "status", output)
     assert "job 7, failed" in out
     assert "  failed\n" in out
-    assert f"  its output: {output}/job/slurm-7.out\n" in out
+    assert f" {output}/job/slurm-7.out\n" in out
 
 
 def test_numbers_of_jobs_are_numbers(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -67,18 +68,21 @@ def test_variables_of_the_environment_keep_their_letters(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("given", "part"),
     [
-        ({}, "job.ranks is missing"),
+        ({}, r"job\.ranks\b.*job\.nodes"),
         ({"ranks": 5, "nodes": 2}, "job.nodes x job.ranks_per_node, 2 x 2"),
         ({"nodes": "2-4"}, "job.ranks_per_node"),
-        ({"ranks": 2, "partition": "a\n#SBATCH --account=other"}, "one line of text"),
-        ({"ranks": 2, "partition": "a b"}, "job.partition is 'a b'"),
-        ({"ranks": 2, "container": "docker"}, "job.image is missing"),
-        ({"ranks": 2, "launcher": "flux"}, "job.launcher is 'flux'"),
+        (
+            {"ranks": 2, "partition": "a\n#SBATCH --account=other"},
+            "job.partition.*--account=other",
+        ),
+        ({"ranks": 2, "partition": "a b"}, "job.partition.*'a b'"),
+        ({"ranks": 2, "container": "docker"}, "job.image.*job.container"),
+        ({"ranks": 2, "launcher": "flux"}, "job.launcher.*'flux'"),
         ({"ranks": 2, "acount": "x"}, "'job.acount'"),
     ],
 )
 def test_bad_options_are_one_sentence(given: dict, part: str, tmp_path: Path) -> None:
-    assert part in refusal(*site(tmp_path, given))
+    assert re.search(part, refusal(*site(tmp_path, given)))
 
 
 @pytest.mark.parametrize("text", ["!!python/object/apply:os.system ['touch pwned']", "[1, 2]"])

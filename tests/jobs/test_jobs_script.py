@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -111,7 +112,7 @@ def test_restarts_have_a_limit(restarts: int, code: int, slurm: FakeSlurm, tmp_p
     found, said = ended(slurm, text, SLURM_RESTART_COUNT=str(restarts))
     assert found == code, said
     assert bool(requeued(slurm)) == (code == 75)
-    assert ("not finished after 2 restarts" in said) == (code == 76)
+    assert ("2 restarts" in said) == (code == 76)
 
 
 @pytest.mark.parametrize(("signalled", "code"), [(True, 75), (False, 255)])
@@ -126,9 +127,9 @@ def test_a_launcher_that_was_asked_before_it_could_listen_is_queued_again(
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["ls /no/such"], "the prologue failed with 2: ls /no/such"),
-        (["module load -- none"], "the prologue failed with 127: module load -- none"),
-        (["for i in 1 2; do", "ls /no/such", "done"], "the prologue failed with 2: ls"),
+        (["ls /no/such"], r"prologue.*\b2: ls /no/such"),
+        (["module load -- none"], r"prologue.*\b127: module load -- none"),
+        (["for i in 1 2; do", "ls /no/such", "done"], r"prologue.*\b2: ls"),
     ],
 )
 def test_a_prologue_that_fails_ends_the_job_with_what_it_said(
@@ -138,7 +139,7 @@ def test_a_prologue_that_fails_ends_the_job_with_what_it_said(
     words = [f"job.prologue={[*lines, f'touch {after}']}"]
     code, printed = ended(slurm, script(tmp_path, "touch DONE", *words))
     assert code == 2, printed
-    assert said in (tmp_path / "run" / "job" / "events.txt").read_text()
+    assert re.search(said, (tmp_path / "run" / "job" / "events.txt").read_text())
     assert not (tmp_path / "launched").exists()
     assert not after.exists()
     assert requeued(slurm) == []
@@ -228,7 +229,7 @@ def test_requests_are_handed_on_and_only_one_revives(
         said, _ = process.communicate(timeout=30)
     assert process.returncode == code, said
     assert requeued(slurm) == (["requeue 7"] if again else [])
-    assert "the launcher ended with 75" in said
+    assert re.search(r"launcher.*\b75\b", said)
 
 
 @pytest.mark.parametrize(
@@ -284,4 +285,4 @@ def test_slurm_that_ends_the_script_has_queued_the_job(
     program.write_text(f"#!/bin/bash\ncd $FAKE; case $1 in requeue) {answer} ;; esac\n")
     program.with_name("sleep").write_text("#!/bin/bash\ncd $FAKE; [ ! -e late ] || : >queue\n")
     found, said = ended(slurm, script(tmp_path, "exit 75"))
-    assert (found, "SLURM did not queue" in said) == (code, refused)
+    assert (found, bool(re.search(r"SLURM .*queue", said))) == (code, refused)

@@ -43,11 +43,10 @@ def test_a_release_that_is_not_ready_is_refused_before_anything_is_made(tmp_path
         assert done.returncode == 2 and not (tmp_path / "dist").exists()
         return done.stderr
 
-    assert "allowed: --dry-run" in refused("--dry")
-    assert "has changes; commit them first" in refused()
+    assert "--dry-run" in refused("--dry")
+    assert "changes" in refused()
     (tmp_path / "codemeta.json").write_text("{}")
-    said = f"codemeta.json does not have the version {mpifed.__version__}"
-    assert said in refused("--dry-run")
+    assert re.search(rf"codemeta\.json.*{re.escape(mpifed.__version__)}", refused("--dry-run"))
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob(".github/**/*.yml")), ids=lambda path: path.name)

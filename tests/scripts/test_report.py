@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,10 +82,9 @@ def test_unfinished_runs_are_included_and_named(tmp_path: Path) -> None:
         ("FedAvg", "false"),
         ("Local", "false"),
     ]
-    assert found.notes == [
-        f"{half} is unfinished: evaluated until round 20 of 40",
-        f"{new} is unfinished: nothing evaluated yet",
-    ]
+    of_half, of_new = found.notes
+    assert str(half) in of_half and "20 of 40" in of_half
+    assert str(new) in of_new
 
 
 def test_a_repeated_run_counts_once(tmp_path: Path) -> None:
@@ -92,7 +92,8 @@ def test_a_repeated_run_counts_once(tmp_path: Path) -> None:
     whole = write_run(tmp_path / "b")
     found = report(tmp_path, whole)
     assert [(row["seeds"], row["rounds"]) for row in found.rows()] == [("1", "40")]
-    assert found.notes == [f"{short} repeats {whole} and is left out"]
+    (note,) = found.notes
+    assert re.search(f"{short} .*{whole} ", note)
 
 
 def test_command_writes_tables_and_pictures(
@@ -140,7 +141,7 @@ def test_consensus_stands_beside_what_was_predicted(
     assert "| synthetic-paper | D-FedEM | 0.19 | 1 | 0.81 | 0.7 | 2.547e-06 |" in lines
     assert "| synthetic-paper | D-FedAvg | – | – | – | – | 4 |" in lines
     assert sum(line.startswith("| synthetic-paper | FedEM |") for line in lines) == 1
-    assert any("local steps add to the distance" in line.lower() for line in lines)
+    assert any(re.search("local steps.*distance", line.lower()) for line in lines)
     with (tmp_path / "report" / "table.csv").open(newline="") as file:
         rows = {row["method"]: row for row in csv.DictReader(file)}
     assert float(rows["D-FedEM"]["measured_contraction"]) == pytest.approx(0.7)
@@ -183,10 +184,10 @@ def cut(name: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "part"),
     [
-        (remove("config.yaml"), "holds no run"),
-        (replace("config.yaml", "seed: 1\n"), "clients is not a whole number"),
-        (replace("metrics.csv", "round,seconds\n0,1\n"), "it has no column"),
-        (replace("summary.json", "[]"), "summary.json' is damaged"),
+        (remove("config.yaml"), r"/run'.*config\.yaml"),
+        (replace("config.yaml", "seed: 1\n"), r"config\.yaml.*\bclients\b"),
+        (replace("metrics.csv", "round,seconds\n0,1\n"), r"metrics\.csv.*column"),
+        (replace("summary.json", "[]"), r"summary\.json'.*damaged"),
     ],
 )
 def test_damage_is_one_sentence(
@@ -200,7 +201,7 @@ def test_damage_is_one_sentence(
     assert run_command(["report", run, "--output", str(tmp_path / "report")]) == 2
     error = capfd.readouterr().err
     assert error.count("\n") == 1
-    assert part in error
+    assert re.search(part, error)
     assert not (tmp_path / "report").exists()
 
 

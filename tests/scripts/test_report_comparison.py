@@ -210,9 +210,9 @@ def test_bad_comparisons_are_one_sentence_and_write_nothing(
 ) -> None:
     runs_of_three_seeds(tmp_path / "runs")
     for words, part in (
-        (["--against", "FedM"], "did you mean 'FedEM'"),
-        (["--target", "70"], "(0, 1)"),
-        (["--target", "nan"], "(0, 1)"),
+        (["--against", "FedM"], "--against.*'FedM'.*'FedEM'"),
+        (["--target", "70"], r"--target.*70.*\(0, 1\)"),
+        (["--target", "nan"], r"--target.*nan.*\(0, 1\)"),
     ):
         assert (
             run_command(["report", tmp_path / "runs", "--output", str(tmp_path / "report"), *words])
@@ -220,7 +220,7 @@ def test_bad_comparisons_are_one_sentence_and_write_nothing(
         )
         error = capfd.readouterr().err
         assert error.count("\n") == 1
-        assert part in error
+        assert re.search(part, error)
         assert not (tmp_path / "report").exists()
 
 

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,15 +93,15 @@ def test_the_command_draws_it(sweep, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--figure", "objectve_gap"], "did you mean 'objective_gap'?"),
-        (["--figure", "objective_gap", "--x", "data.variant"], "it must be a number in all"),
-        (["--figure", "consensus_distance"], "no number in the column"),
+        (["--figure", "objectve_gap"], "'objectve_gap'.*'objective_gap'"),
+        (["--figure", "objective_gap", "--x", "data.variant"], "--x.*'data.variant'.*number"),
+        (["--figure", "consensus_distance"], "number.*'consensus_distance'"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_one_sentence(words, expected, sweep, tmp_path, capsys):
     assert main([str(sweep), "--output", str(tmp_path / "out"), *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert expected in line
+    assert re.search(expected, line)
 
 
 @pytest.mark.parametrize(
@@ -208,10 +209,9 @@ def test_a_run_that_diverged_is_not_one_that_goes_on(steps: Path) -> None:
     assert grid.best[0] == 2
     assert "| 0.2 | 0.4 | not finite | **0.35** |" in grid_markdown([grid], WANTED)
     notes = group_runs(runs)[1]
-    assert sorted(notes) == [
-        f"{steps / '0.2-5.0'} diverged: evaluated until round 40 of 40",
-        f"{steps / 'going on'} is unfinished: evaluated until round 40 of 40",
-    ]
+    diverged, unfinished = sorted(notes)
+    assert re.search(f"^{steps / '0.2-5.0'} diverged.*40 of 40", diverged)
+    assert re.search(f"^{steps / 'going on'} .*unfinished.*40 of 40", unfinished)
 
 
 def test_a_cell_without_a_run_is_no_cell_that_diverged(steps: Path) -> None:
@@ -255,15 +255,15 @@ def test_a_sweep_in_which_runs_diverge_and_its_grid(tmp_path: Path) -> None:
     words += ["algorithm.flix_alpha=[0.5,1.0]", "algorithm.step=[0.01,1.0e+30]"]
     done = command("sweep", *words, "evaluation.validation_fraction=0.2", "--output", "runs")
     assert done.returncode == 1, done.stderr
-    assert done.stderr.count(": diverged after ") == 2
-    assert "2 of 4 runs are finished" in done.stdout
+    assert done.stderr.count(": diverged ") == 2
+    assert "2 of 4 runs" in done.stdout
     keys = ["--x", STEP, "--by", ALPHA]
     made = command("report", "runs", "--grid", "validation_loss", *keys, "--output", "out")
     assert made.returncode == 0, made.stderr
     table = (tmp_path / "out" / "validation-loss-grid-step-flix-alpha.md").read_text()
     assert "| flix_alpha \\ step | 0.01 | 1e+30 |" in table
     assert table.count("| not finite |") == 2
-    assert "diverged: evaluated until round 0 of 4" in made.stdout
+    assert re.search("diverged.*round 0 of 4", " ".join(made.stdout.split()))
 
 
 TEXTS = {"data": {"name": "csv", "path": r"a$x^$\b_{$.csv"}}

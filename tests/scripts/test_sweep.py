@@ -6,6 +6,7 @@ import contextlib
 import io
 import itertools
 import json
+import re
 import shlex
 import string
 import subprocess
@@ -106,12 +107,12 @@ def test_values_survive_the_command_line_and_names_of_files_are_safe(text: str) 
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["seed=[]"], "seed is an empty list"),
-        (["seed=[1,1]"], "1 more than once"),
+        (["seed=[]"], r"\bseed\b.*empty"),
+        (["seed=[1,1]"], r"\bseed\b.* 1 "),
         (["local.lr=[0.1,-1]"], "local.lr"),
-        (["seed=[0,1]", "algorithm.name={last}"], "algorithm.name has {last}, which no run"),
-        (["seed=3", "data.path={first}"], "data.path names another run, but nothing is swept over"),
-        (["seed=[0]", "--ranks", "0"], "--ranks is 0"),
+        (["seed=[0,1]", "algorithm.name={last}"], r"algorithm\.name.*\{last\}"),
+        (["seed=3", "data.path={first}"], r"data\.path.*list"),
+        (["seed=[0]", "--ranks", "0"], r"--ranks.*\b0\b"),
     ],
 )
 def test_bad_input_is_one_sentence_and_runs_nothing(
@@ -121,7 +122,7 @@ def test_bad_input_is_one_sentence_and_runs_nothing(
     out, err = capfd.readouterr()
     assert not out
     assert err.count("\n") == 1
-    assert part in err
+    assert re.search(part, err)
     assert not (tmp_path / "out").exists()
 
 
@@ -133,16 +134,15 @@ def test_runs_skips_resumes_and_reports_a_failure(tmp_path: Path) -> None:
     words = ["synthetic-fedem", "seed=[0,1,2]", *TINY, "--output", output]
     first = run_sweep(*words)
     assert first.returncode == 1
-    assert "[2/3] seed=1: failed with exit code 2" in first.stderr
-    assert "2 of 3 runs are finished" in first.stdout
+    assert re.search(r"\[2/3\] seed=1: .*code 2 ", first.stderr)
+    assert "2 of 3 runs" in first.stdout
 
     (output / "seed=1").unlink()
     (output / "seed=2" / "DONE").unlink()  # as if it had been interrupted at the very end
     second = run_sweep(*words)
     assert second.returncode == 0, second.stderr
-    assert "[1/3] seed=0: finished before, skipped" in second.stdout
-    assert "[2/3] seed=1: finished in" in second.stdout
-    assert "[3/3] seed=2: finished in" in second.stdout
+    shown = re.findall(r"^\[./3\] (seed=.): finished.*?(skipped)?$", second.stdout, re.MULTILINE)
+    assert shown == [("seed=0", "skipped"), ("seed=1", ""), ("seed=2", "")]
     seeds = [json.loads((output / f"seed={s}" / "summary.json").read_text()) for s in range(3)]
     assert len({summary["state_digest"] for summary in seeds}) == 3
 
@@ -157,7 +157,7 @@ def test_a_finished_run_of_another_configuration_is_refused(tmp_path: Path, capf
     words = ["seed=[0]", *TINY, "evaluation.validation_fraction=0.2"]
     capfd.readouterr()
     assert run_command(["sweep", *words, "--output", tmp_path, "--dry-run"]) == 2
-    assert "validation_fraction: 0.0 in the run, 0.2 now" in capfd.readouterr().err
+    assert re.search(r"validation_fraction.*\b0\.0\b.*\b0\.2\b", capfd.readouterr().err)
     words[-1] = "evaluation.every=7"
     stored = tmp_path / "seed=0" / "config.yaml"
     kept = yaml.safe_load(stored.read_text())
@@ -173,8 +173,7 @@ def test_dry_run_prints_the_commands(tmp_path: Path, capfd) -> None:
         == 0
     )
     lines = capfd.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["to run", "to run"]
-    assert all("-m mpifed run synthetic-fedem" in line for line in lines)
+    assert len(lines) == 2 and all("-m mpifed run synthetic-fedem" in line for line in lines)
     assert not (tmp_path / "out").exists()
 
 
@@ -235,9 +234,9 @@ def test_a_chain_hands_on_and_ends_where_a_run_fails(tmp_path: Path) -> None:
     (tmp_path / "seed=1").write_text("a file where the run directory should be")
     broken = run_sweep(*STILL, "--output", tmp_path)
     assert broken.returncode == 1
-    assert "[2/3] seed=1: failed with exit code 2" in broken.stderr
-    assert "[3/3] seed=2: not started, since seed=1, from which it would start" in broken.stderr
-    assert "1 of 3 runs are finished" in broken.stdout
+    assert re.search(r"\[2/3\] seed=1: .*code 2 ", broken.stderr)
+    assert re.search(r"\[3/3\] seed=2: .*seed=1", broken.stderr)
+    assert "1 of 3 runs" in broken.stdout
     assert not (tmp_path / "seed=2").exists()
 
     (tmp_path / "seed=1").unlink()

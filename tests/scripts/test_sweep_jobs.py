@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -132,7 +133,7 @@ def test_runs_are_in_progress_at_a_time_and_none_twice(tmp_path: Path, capfd) ->
     assert Sweep(runs, commands(runs, TOGETHER), 4).run() == EXIT_FINISHED
     assert Sweep(runs, commands(runs), 2).run() == EXIT_FINISHED
     said = capfd.readouterr().out
-    assert said.count(": finished in") == 4 and said.count("finished before, skipped") == 4
+    assert len(re.findall(r"\] .*: finished", said)) == 8 and said.count("skipped") == 4
 
 
 def test_a_run_waits_for_the_one_it_starts_from(tmp_path: Path, capfd) -> None:
@@ -151,10 +152,9 @@ def test_what_depends_on_a_failed_run_is_not_started(tmp_path: Path, capfd) -> N
     words[0] = [sys.executable, "-c", "raise SystemExit(3)"]
     assert Sweep(runs, words, 2).run() == EXIT_FAILED
     said = capfd.readouterr()
-    assert "seed=0: failed with exit code 3" in said.err
-    assert "seed=1: not started, since seed=0" in said.err
-    assert "seed=2: not started, since seed=1" in said.err
-    assert "1 of 4 runs are finished" in said.out and runs[3].finished()
+    for line in ("seed=0: .*code 3 ", "seed=1: .*seed=0", "seed=2: .*seed=1"):
+        assert re.search(line, said.err)
+    assert "1 of 4 runs" in said.out and runs[3].finished()
 
 
 def test_a_request_to_stop_reaches_every_run(tmp_path: Path) -> None:

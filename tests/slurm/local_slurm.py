@@ -95,10 +95,6 @@ class LocalSlurm:
         return known
 
 
-# How the report of a rank that SIGKILL has ended goes on, as a pattern.
-HELD = r"; it held up to [\d,]+ MB(, [\d,]+ MB of samples by --dry-run)?"
-
-
 @contextmanager
 def started(root: Path, port: int, **settings: Any) -> Iterator[LocalSlurm]:
     """A SLURM that is there as long as it is needed."""

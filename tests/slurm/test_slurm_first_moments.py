@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import signal
 from pathlib import Path
 
 import pytest
-from local_slurm import HELD, HERE, LocalSlurm, ranks, told, until
+from local_slurm import HERE, LocalSlurm, ranks, told, until
 
 pytestmark = pytest.mark.slurm
 
@@ -27,8 +26,7 @@ def test_a_rank_killed_before_mpi_has_begun_ends_the_job_on_all_nodes(
     assert known["JobState"] == "FAILED", told(output)
     assert known["Restarts"] == "0"
     lines = [line for line in told(output).splitlines() if "mpifed: rank" in line]
-    front = "mpifed: rank 3 on n2: before the first round: the process was killed by "
     # Without a common parent, another node may report first what this one's end did to it.
-    wanted = re.escape(f"{front}{signal.SIGKILL.name} (out of memory?)") + HELD + "$"
-    assert any(re.search(wanted, line) for line in lines), lines
+    named = r"mpifed: rank 3 on n2: .*first round.*SIGKILL.*[\d,]+ MB"
+    assert any(re.search(named, line) for line in lines), lines
     until(lambda: not ranks(output), 60)

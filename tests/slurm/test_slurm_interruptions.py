@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 from local_slurm import (
-    HELD,
     PAUSE,
     WORDS,
     LocalSlurm,
@@ -67,9 +66,8 @@ def test_a_signal_stops_requeues_and_resumes(
     slurm.call("scancel", "--signal=USR1", "--batch", job)
     assert slurm.wait(job, "COMPLETED")["Restarts"] == "1"
     same(output, whole)
-    assert "queued again" in events(output)
-    assert "resumed from round-0000" in told(output)
-    assert "4 ranks on n[1-2]" in events(output)
+    assert re.search("resumed.*round-0000", told(output))
+    assert "restart 1: 4 ranks on n[1-2]" in events(output)
     assert summary(output)["ranks"] == 4
 
 
@@ -96,21 +94,20 @@ def test_stop_stays_stopped_and_resume_goes_on_with_other_ranks(
     job = slurm.submit(output, "job.ranks=4")
     reached(output, 5)
     assert "running" in slurm.jobs("status", output)
-    assert "has a job in the queue" in slurm.jobs("resume", output, code=2)
+    assert "queue" in slurm.jobs("resume", output, code=2)
     slurm.jobs("stop", output)
     known = slurm.wait(job, "FAILED", "COMPLETED", "CANCELLED")
     assert (known["ExitCode"], known["Restarts"]) == ("75:0", "0")
     assert not (output / "DONE").exists()
     told_of = slurm.jobs("status", output)
-    assert f"job {job}, stopped, round " in told_of
-    assert "checkpoint of round" in told_of
+    assert re.search(rf"job {job}, stopped, round \d+ .*checkpoint", told_of)
     slurm.jobs("resume", output, "job.ranks=2", "job.launcher=srun", "job.environment.PAUSE=0")
     assert newest_job(output) != job
     slurm.wait(newest_job(output), "COMPLETED")
     same(output, whole)
     assert summary(output)["ranks"] == 2
     assert "finished, round 40 of 40" in slurm.jobs("status", output)
-    assert "is finished" in slurm.jobs("resume", output, code=2)
+    assert "rounds=N" in slurm.jobs("resume", output, code=2)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -120,7 +117,7 @@ def test_a_cancelled_job_is_not_revived(launcher: str, slurm: LocalSlurm, tmp_pa
     reached(output, 5)
     slurm.call("scancel", job)
     assert slurm.wait(job, "CANCELLED")["Restarts"] == "0"
-    until(lambda: "received TERM" in events(output), 30, lambda: told(output))
+    until(lambda: "TERM" in events(output), 30, lambda: told(output))
     until(lambda: not any(line.startswith(job) for line in slurm.queue()), 30)
     assert slurm.show(job)["JobState"] == "CANCELLED"
     assert not (output / "DONE").exists()
@@ -137,7 +134,7 @@ def test_a_killed_rank_ends_the_job(launcher: str, slurm: LocalSlurm, tmp_path: 
     assert len(there) == 8
     began = time.monotonic()
     os.kill(there[5], signal.SIGKILL)
-    until(lambda: "the launcher ended with" in events(output), 60, lambda: told(output))
+    until(lambda: "launcher" in events(output), 60, lambda: told(output))
     print(f"{launcher}: {time.monotonic() - began:.1f} s from SIGKILL of a rank to the step's end")
     until(lambda: not ranks(output), 60)
     assert slurm.wait(job, "FAILED", "COMPLETED", seconds=60)["JobState"] == "FAILED"
@@ -146,9 +143,8 @@ def test_a_killed_rank_ends_the_job(launcher: str, slurm: LocalSlurm, tmp_path: 
     if "--mpi=pmix" in events(output) and not said:
         return  # another rank's Open MPI 5 was faster: SLURM kills all that are left as it aborts
     (line,) = said
-    assert "mpifed: rank 5 on n2 (client 5): round " in line
-    killed = re.escape("the process was killed by SIGKILL (out of memory?)")
-    assert re.search(killed + HELD + "$", line), line
+    named = r"mpifed: rank 5 on n2 \(client 5\): round \d.*SIGKILL.*[\d,]+ MB"
+    assert re.search(named, line), line
 
 
 def test_a_time_limit_is_only_a_pause(
@@ -157,7 +153,7 @@ def test_a_time_limit_is_only_a_pause(
     output = limited["warned"]
     assert int(slurm.wait(newest_job(output), "COMPLETED", seconds=200)["Restarts"]) >= 1
     same(output, whole)
-    assert "received USR1" in events(output)
+    assert "USR1" in events(output)
 
 
 def test_a_limit_without_a_warning_ends_the_job_and_resume_goes_on(
@@ -166,13 +162,13 @@ def test_a_limit_without_a_warning_ends_the_job_and_resume_goes_on(
     output = limited["unwarned"]
     known = slurm.wait(newest_job(output), "TIMEOUT", "COMPLETED", "FAILED", seconds=200)
     assert (known["JobState"], known["Restarts"]) == ("TIMEOUT", "0"), told(output)
-    assert "received TERM" in events(output)
+    assert "TERM" in events(output)
     assert "USR1" not in events(output)
     assert not (output / "DONE").exists()
     slurm.jobs("resume", output, "job.time=10", "job.environment.PAUSE=0")
     slurm.wait(newest_job(output), "COMPLETED")
     same(output, whole)
-    assert "resumed from round-0000" in told(output)
+    assert re.search("resumed.*round-0000", told(output))
 
 
 def test_a_lost_node_costs_a_restart_on_those_that_are_left(
@@ -213,5 +209,5 @@ def test_preemption_with_the_users_signal(slurm: LocalSlurm, whole: Path, tmp_pa
     # SLURM 24.11 queues it once more, although it has finished.
     assert slurm.wait(job, "COMPLETED")["Restarts"] in ("1", "2")
     same(output, whole)
-    assert "received USR1" in events(output)
-    assert "queued again" in events(output)
+    assert "USR1" in events(output)
+    assert "restart 1:" in events(output)

@@ -41,7 +41,7 @@ def test_equal_times_are_rounds_of_all():
 
 
 def test_computations_that_take_no_time_are_refused():
-    with pytest.raises(TopologyError, match="node 2 takes 0 seconds"):
+    with pytest.raises(TopologyError, match=r"node 2.*0 seconds"):
         Computations.start(N, lambda p, nodes: 1.0 * (nodes != 2))
 
 

@@ -50,13 +50,13 @@ def test_directed_matrices_are_no_graphs(tmp_path):
 def test_bad_matrices_are_refused_with_the_report(tmp_path):
     file = tmp_path / "w.csv"
     file.write_text("0.5,0.4\n0.4,0.5\n")
-    with pytest.raises(TopologyError, match=r"rows do not sum to one by 0\.1"):
+    with pytest.raises(TopologyError, match=r"rows.*0\.1"):
         build_graph("matrix", path=str(file))
     file.write_text("one,two\n")
-    with pytest.raises(TopologyError, match="is not a table of numbers"):
+    with pytest.raises(TopologyError, match=r"w\.csv.*table"):
         build_graph("matrix", path=str(file))
     np.savetxt(file, np.eye(3), delimiter=",")
-    with pytest.raises(TopologyError, match="n is 2"):
+    with pytest.raises(TopologyError, match=r"\bn\b.*\b2\b.*w\.csv"):
         build_graph("matrix", 2, path=str(file))
 
 
@@ -66,15 +66,15 @@ def test_weights_of_a_file(tmp_path):
     matrix = mixing_matrix(build_graph("edge_list", path=str(file)), "given")
     assert matrix.self_weights.tolist() == [0.5, 0.25, 0.75]
     file.write_text("0 1 0.75\n1 2 0.5\n")
-    with pytest.raises(TopologyError, match=r"entries are negative by 0\.25"):
+    with pytest.raises(TopologyError, match=r"negative.*0\.25"):
         mixing_matrix(build_graph("edge_list", path=str(file)), "given")
     file.write_text("0 1 0.75\n1 2\n")
-    with pytest.raises(TopologyError, match="edge between 1 and 2 has none"):
+    with pytest.raises(TopologyError, match=r"weight.*\b1\b.*\b2\b"):
         mixing_matrix(build_graph("edge_list", path=str(file)), "given")
     file.write_text("0 1 heavy\n")
-    with pytest.raises(TopologyError, match=r"line 1 .* is '0 1 heavy'"):
+    with pytest.raises(TopologyError, match=r"line 1\b.*'0 1 heavy'"):
         build_graph("edge_list", path=str(file))
-    with pytest.raises(TopologyError, match="weight on each edge"):
+    with pytest.raises(TopologyError, match=r"weight.*\b0\b.*\b1\b.*edge_list.*graphml.*matrix"):
         mixing_matrix(nx.path_graph(3), "given")
 
 
@@ -85,7 +85,7 @@ def test_the_weight_of_a_self_loop_is_the_self_weight(tmp_path):
     assert right.self_weights.tolist() == [0.5, 0.25, 0.75]
     path.write_text("0 1 0.6\n0 0 0.9\n1 1 0.4\n")
     graph = build_graph("edge_list", path=str(path))
-    with pytest.raises(TopologyError, match=r"node 0 on line 2, its weights sum to 1\.5,"):
+    with pytest.raises(TopologyError, match=r"0\.9.*node 0\b.*line 2\b.*1\.5"):
         mixing_matrix(graph, "given")
     assert mixing_matrix(graph, "uniform").to_dense().tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
@@ -103,7 +103,7 @@ def test_self_loops_without_lines(suffix, tmp_path):
         return mixing_matrix(build_graph(section.pop("name"), **section), "given")
 
     assert weights_of(0.4).weights.tolist() == [0.6]
-    with pytest.raises(TopologyError, match=r"node 0, its weights sum to 1\.5"):
+    with pytest.raises(TopologyError, match=r"0\.9.*node 0\b.*1\.5"):
         weights_of(0.9)
 
 
@@ -112,16 +112,16 @@ def test_doubled_edges_must_agree(tmp_path):
     path.write_text("0 1 0.5\n1 2 0.25\n1 0 0.5\n0 1\n")
     assert build_graph("edge_list", path=str(path)).size("weight") == 0.75
     path.write_text("0 1 0.5\n1 2 0.25\n\n1 0 0.4\n")
-    with pytest.raises(TopologyError, match=r"0\.5 and 0\.4, on lines 1 and 4"):
+    with pytest.raises(TopologyError, match=r"w\.edges.*weight.*0\.5.*0\.4.*\b1\b.*\b4\b"):
         build_graph("edge_list", path=str(path))
     twice = nx.MultiGraph([(0, 1, {"weight": 0.5}), (1, 0, {"weight": 0.4})])
     path = tmp_path / "w.graphml"
     nx.write_graphml(twice, path)
-    with pytest.raises(TopologyError, match=r"two values of weight .* 0\.5 and 0\.4"):
+    with pytest.raises(TopologyError, match=r"w\.graphml.*weight.*0\.5.*0\.4"):
         build_graph("graphml", path=str(path))
-    with pytest.raises(InputError, match=r"two values of weight"):
+    with pytest.raises(InputError, match=r"weight.*0\.5.*0\.4"):
         mpifed.run("synthetic-fedem", topology=twice, clients=2, output=tmp_path / "run")
-    with pytest.raises(TopologyError, match=r"two values of weight"):
+    with pytest.raises(TopologyError, match=r"weight.*0\.5.*0\.4"):
         build_graph("edges", nodes=2, edges="0-1:0.5 1-0:0.4")
 
 
@@ -129,7 +129,7 @@ def test_doubled_edges_must_agree(tmp_path):
 def test_no_word_of_a_line_is_passed_over(line, tmp_path):
     path = tmp_path / "w.edges"
     path.write_text(f"0 2\n{line}\n")
-    with pytest.raises(TopologyError, match="line 2 "):
+    with pytest.raises(TopologyError, match=r"line 2\b.*w\.edges"):
         build_graph("edge_list", path=str(path))
 
 

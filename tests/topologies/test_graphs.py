@@ -119,19 +119,19 @@ def test_shapes():
 @pytest.mark.parametrize(
     ("name", "n", "params", "words"),
     [
-        ("erdos_reny", 5, {}, "did you mean 'erdos_renyi'"),
-        ("erdos_renyi", 5, {"P": 0.5}, "Unknown option 'erdos_renyi.P'; allowed: p"),
-        ("erdos_renyi", 5, {"p": 1.5}, "p is 1.5; it must be a number"),
+        ("erdos_reny", 5, {}, "'erdos_reny'.*'erdos_renyi'"),
+        ("erdos_renyi", 5, {"P": 0.5}, r"'erdos_renyi\.P'.*\bp\b"),
+        ("erdos_renyi", 5, {"p": 1.5}, r"\bp\b.*1\.5"),
         (
             "erdos_renyi",
             5,
             {"on_disconnected": "redraw"},
-            "allowed: resample, error, keep, augment",
+            "on_disconnected.*'redraw'.*resample, error, keep, augment",
         ),
-        ("ring", 0, {}, "n is 0"),
-        ("torus", 8, {"rows": 3, "cols": 3}, "n is 8"),
-        ("hypercube", 12, {}, "nearest are 8 and 16"),
-        ("random_regular", 5, {"degree": 3}, "product even"),
+        ("ring", 0, {}, r"ring.*\bn\b.*\b0\b"),
+        ("torus", 8, {"rows": 3, "cols": 3}, r"torus.*\bn\b.*\b8\b.*\b9\b"),
+        ("hypercube", 12, {}, r"hypercube.*\b12\b.*\b8\b.*\b16\b"),
+        ("random_regular", 5, {"degree": 3}, r"degree.*\b3\b.*\bn\b.*\b5\b"),
     ],
 )
 def test_bad_input_is_named_by_both_the_check_and_the_builder(name, n, params, words):
@@ -162,7 +162,7 @@ def test_edge_list_files(tmp_path):
         wide = build_graph("edge_list", 5, path=str(file), on_disconnected="keep")
     assert wide.number_of_nodes() == 5
     assert set(wide.edges) == {(1, 2), (2, 3), (1, 3)}
-    with pytest.raises(TopologyError, match="n is 2"):
+    with pytest.raises(TopologyError, match=r"\bn\b.*\b2\b.*\b3 nodes"):
         build_graph("edge_list", 2, path=str(file))
     with pytest.raises(TopologyError, match="disconnected"):
         build_graph("edge_list", 5, path=str(file))
@@ -176,7 +176,7 @@ def test_graphml_files(tmp_path):
     with pytest.raises(TopologyError, match="directed"):
         build_graph("graphml", path=str(file))
     file.write_text("no xml")
-    with pytest.raises(TopologyError, match="is not a graphml file"):
+    with pytest.raises(TopologyError, match=r"g\.graphml'.*graphml"):
         build_graph("graphml", path=str(file))
 
 
@@ -212,7 +212,7 @@ def test_social_graphs_have_their_own_size(name, nodes, edges):
         graph = build_graph(name, n)
         assert (len(graph), graph.number_of_edges()) == (nodes, edges)
     assert not any("weight" in attributes for _, _, attributes in graph.edges(data=True))
-    with pytest.raises(TopologyError, match=f"{name}: n is 10, but the graph has {nodes} nodes"):
+    with pytest.raises(TopologyError, match=rf"{name}.*\bn\b.*\b10\b.*\b{nodes}\b"):
         build_graph(name, 10)
     assert parse_graph(name)[1] == {"on_disconnected": "resample"}
 

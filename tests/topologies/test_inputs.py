@@ -25,7 +25,7 @@ def test_only_regular_files_are_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/zero")
     for name in ("pipe", "link", "."):
-        with pytest.raises(TopologyError, match="not a regular file"):
+        with pytest.raises(TopologyError, match="regular file"):
             build_graph("edge_list", path=str(tmp_path / name))
     with pytest.raises(TopologyError, match="null"):
         build_graph("edge_list", path="a\0b")
@@ -34,7 +34,7 @@ def test_only_regular_files_are_opened(tmp_path):
 def test_a_file_larger_than_memory_is_refused_unread(tmp_path):
     (tmp_path / "sparse").touch()
     os.truncate(tmp_path / "sparse", 1 << 42)
-    with pytest.raises(TopologyError, match="TB of memory"):
+    with pytest.raises(TopologyError, match=r"sparse.*TB\b"):
         build_graph("edge_list", path=str(tmp_path / "sparse"))
 
 
@@ -48,7 +48,7 @@ def test_a_file_larger_than_memory_is_refused_unread(tmp_path):
 )
 def test_graphs_larger_than_memory_are_refused_by_name(graph):
     name = graph.split(":")[0]
-    with pytest.raises(TopologyError, match=rf"{name}.*(TB|PB|EB) of memory"):
+    with pytest.raises(TopologyError, match=rf"{name}.*(TB|PB|EB)\b"):
         parse_graph(graph)
 
 

@@ -107,10 +107,10 @@ def test_directed_matrices():
 @pytest.mark.parametrize(
     ("n", "edges", "weights", "words"),
     [
-        (2, [(0, 2)], [0.5], "0 .. 1"),
-        (2, [(1, 1)], [0.5], "two different nodes"),
+        (2, [(0, 2)], [0.5], r"edge.*0 \.\. 1"),
+        (2, [(1, 1)], [0.5], r"edge.*0 \.\. 1"),
         (2, [(0, 1), (1, 0)], [0.5, 0.5], "twice"),
-        (2, [(0, 1)], [np.nan], "not finite"),
+        (2, [(0, 1)], [np.nan], "weight.*finite"),
     ],
 )
 def test_malformed_edges(n, edges, weights, words):
@@ -123,10 +123,10 @@ def test_malformed_edges(n, edges, weights, words):
     [
         (
             [[0.5, 0.4], [0.5, 0.5]],
-            "rows do not sum to one by 0.1",
+            r"rows.*0\.1",
         ),
-        ([[1.5, -0.5], [-0.5, 1.5]], "negative by 0.5"),
-        ([[np.nan, 1.0], [1.0, 0.0]], "not finite"),
+        ([[1.5, -0.5], [-0.5, 1.5]], r"negative.*0\.5"),
+        ([[np.nan, 1.0], [1.0, 0.0]], "finite"),
     ],
 )
 def test_an_imported_matrix_that_does_not_keep_constants_is_refused_with_the_report(array, words):
@@ -147,7 +147,7 @@ def test_a_negative_self_weight_is_reported():
     report = mixing_matrix(graph, "best_constant").validate()
     assert [v.name for v in report.violations] == ["entries are negative"]
     assert report.violations[0].value > 0.1
-    assert "allowed 1e-12" in str(report)
+    assert "1e-12" in str(report)
 
 
 @pytest.mark.parametrize("matrix", [metropolis_hastings(nx.path_graph(5)), shift(5)])
@@ -164,7 +164,7 @@ def test_saving_is_exact(tmp_path, matrix):
 
 def test_damaged_files_are_refused(tmp_path):
     file = tmp_path / "w.npz"
-    with pytest.raises(TopologyError, match="no file"):
+    with pytest.raises(TopologyError, match=r"\bno\b.*w\.npz"):
         MixingMatrix.load(file)
     metropolis_hastings(nx.path_graph(5)).save(file)
     content = file.read_bytes()
@@ -173,7 +173,7 @@ def test_damaged_files_are_refused(tmp_path):
         with pytest.raises(TopologyError):
             MixingMatrix.load(file)
     np.savez(file, a=np.arange(3))
-    with pytest.raises(TopologyError, match="is not a file of a mixing matrix"):
+    with pytest.raises(TopologyError, match=r"w\.npz.*mixing matrix"):
         MixingMatrix.load(file)
     good = metropolis_hastings(nx.path_graph(5))
     np.savez(
@@ -185,5 +185,5 @@ def test_damaged_files_are_refused(tmp_path):
         info="{}",
         sha256=good.sha256,
     )
-    with pytest.raises(TopologyError, match="damaged"):
+    with pytest.raises(TopologyError, match=r"w\.npz.*damaged"):
         MixingMatrix.load(file)

@@ -40,7 +40,7 @@ def test_all_nodes_may_hold_and_one_may():
     assert every.matrix(1).doubly_stochastic
     one = build_schedule("teleport", 5, active=1).matrix(2).to_dense()
     assert sorted(one.ravel().tolist()).count(1.0) == 5
-    with pytest.raises(TopologyError, match="active is 6, but there are 5 nodes"):
+    with pytest.raises(TopologyError, match=r"active.*\b6\b.*\b5 nodes"):
         build_schedule("teleport", 5, active=6)
 
 

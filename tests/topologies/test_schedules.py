@@ -220,7 +220,7 @@ def test_resampled_draws_a_new_graph_of_the_same_law():
     schedule = build_schedule("resampled", weights="metropolis_hastings", seed=7, **options)
     edges = [len(schedule.matrix(k).edges) for k in range(1, 101)]
     assert np.mean(edges) == pytest.approx(0.3 * 190, rel=0.05)
-    with pytest.raises(TopologyError, match="random graph family"):
+    with pytest.raises(TopologyError, match=r"resampled.*ring"):
         build_schedule("resampled", graph=build_graph("ring", 5))
 
 
@@ -244,19 +244,19 @@ def test_periodic_matrices_from_a_directory(tmp_path):
     schedule = build_schedule("periodic", 4, path=str(tmp_path))
     assert (schedule.period, schedule.symmetric) == (2, False)
     assert [schedule.matrix(k) for k in (1, 2, 3)] == [*rounds, rounds[0]]
-    with pytest.raises(TopologyError, match="n is 5"):
+    with pytest.raises(TopologyError, match=r"periodic.*\[4, 4\].*\bn\b.*\b5\b"):
         build_schedule("periodic", 5, path=str(tmp_path))
-    with pytest.raises(TopologyError, match=r"no \.npz file"):
+    with pytest.raises(TopologyError, match=r"\.npz.*none'"):
         build_schedule("periodic", 4, path=str(tmp_path / "none"))
     swing = MixingMatrix(4, [[0, 1]], [1.25])
     swing.save(tmp_path / "w-2.npz")
     assert build_schedule("periodic", 4, path=str(tmp_path)).matrix(3) == swing
     MixingMatrix(4, [[0, 1]], [-0.25]).save(tmp_path / "w-2.npz")
-    with pytest.raises(TopologyError, match=r"entries are negative by 0\.25"):
+    with pytest.raises(TopologyError, match=r"w-2\.npz.*negative.*0\.25"):
         build_schedule("periodic", 4, path=str(tmp_path))
     MixingMatrix(4, [[0, 1]], [0.5], symmetric=False).save(tmp_path / "w-2.npz")
     assert not build_schedule("periodic", 4, path=str(tmp_path)).doubly_stochastic
-    with pytest.raises(TopologyError, match="one size"):
+    with pytest.raises(TopologyError, match=r"\[3, 4\]"):
         Periodic((rounds[0], metropolis_hastings(nx.path_graph(3))))
 
 
@@ -291,8 +291,8 @@ def one_too_many(n):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Misspelt", "lacks what a topologies.Schedule has"),
-        ("one_too_many", "n is 4, but the schedule has 5 nodes"),
+        ("Misspelt", r"Misspelt.*topologies\.Schedule"),
+        ("one_too_many", r"one_too_many.*\b4\b.*\b5 nodes"),
     ],
 )
 def test_what_a_user_calls_a_schedule_must_be_one(name, words):
@@ -317,10 +317,10 @@ def test_the_static_schedule_keeps_what_is_known_of_its_weights():
 @pytest.mark.parametrize(
     ("name", "params", "words"),
     [
-        ("mathca", {}, "did you mean 'matcha'"),
-        ("matcha", {"budget": 0}, "above 0, at most 1"),
-        ("static", {"drop_nodes": 1.5}, "drop_nodes is 1.5"),
-        ("periodic", {}, "path is missing"),
+        ("mathca", {}, "'mathca'.*'matcha'"),
+        ("matcha", {"budget": 0}, r"budget.*\b0\b.*\b0\b.*\b1\b"),
+        ("static", {"drop_nodes": 1.5}, r"drop_nodes.*1\.5"),
+        ("periodic", {}, "path.*missing"),
     ],
 )
 def test_bad_schedules(name, params, words):
@@ -402,7 +402,7 @@ def test_hyper_hypercubes_have_a_round_a_factor(n, more):
     degrees = [np.bincount(m.edges.ravel(), minlength=n).max(initial=0) for m in schedule.matrices]
     assert max(degrees) <= least + more
     if least > 1:
-        with pytest.raises(TopologyError, match="needs peers of at least"):
+        with pytest.raises(TopologyError, match=rf"peers.*\b{least - 1}\b.*\b{n}\b.*\b{least}\b"):
             build_schedule("hyper_hypercube", n, peers=least - 1)
 
 

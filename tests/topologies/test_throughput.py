@@ -150,12 +150,12 @@ def test_networks_from_files(tmp_path):
     (tmp_path / "wide.csv").write_text("0,1\n")
     (tmp_path / "words.csv").write_text("a,b\n")
     for name, words in {
-        "delays.csv": "latency is -1",
-        "wide.csv": "not n x n",
-        "words.csv": "is not a table of numbers",
-        "apart.graphml": "not connected",
-        "none.csv": "cannot read",
-        "none.txt": "must end in",
+        "delays.csv": "latency.*-1",
+        "wide.csv": r"\(1, 2\).*n x n",
+        "words.csv": "table",
+        "apart.graphml": "connected",
+        "none.csv": r"none\.csv",
+        "none.txt": r"none\.txt.*\.csv.*\.graphml",
     }.items():
         with pytest.raises(TopologyError, match=words):
             read_network(tmp_path / name)
@@ -237,13 +237,13 @@ def test_designs_are_topologies_of_a_run(tmp_path):
         assert {frozenset(edge) for edge in graph.edges} == {
             frozenset(arc) for arc in overlay.edges
         }
-        with pytest.raises(TopologyError, match=rf"{name}: n is 9, but .* has 7 nodes"):
+        with pytest.raises(TopologyError, match=rf"{name}.*\bn\b.*\b9\b.*\b7 nodes"):
             build_graph(name, 9, path=path)
     matrix = build_schedule("tour", 7, path=path).matrix(1)
     arcs = {(j, i) for i, j in matrix.edges.tolist()}
     assert arcs == set(design("ring", net, message_bits=8 * 4e6).edges)
     assert (matrix.weights == 0.5).all() and matrix.doubly_stochastic
-    with pytest.raises(TopologyError, match=r"tour: n is 9, but .* has 7 nodes"):
+    with pytest.raises(TopologyError, match=r"tour.*\bn\b.*\b9\b.*\b7 nodes"):
         build_schedule("tour", 9, path=path)
 
 
@@ -265,7 +265,7 @@ def test_access_links_are_shared():
 def test_clients_are_spread_over_sites():
     sites = at_sites(network_of_timing(3, 0), 7)
     assert sites.site.tolist() == [0, 0, 0, 1, 1, 2, 2]
-    with pytest.raises(TopologyError, match="3 sites, but there are 2 clients"):
+    with pytest.raises(TopologyError, match=r"3 sites.*2 clients"):
         at_sites(network_of_timing(3, 0), 2)
 
 

@@ -79,10 +79,10 @@ def test_graphs_in_one_picture_and_what_is_left_out(capsys, tmp_path):
     picture = str(tmp_path / "decay.png")
     several = ("plot", "ring:n=6", "star:n=6", "--output", picture, "--kind")
     assert run(capsys, *several, "decay")[0] == 0
-    assert "draws one graph" in run(capsys, *several, "graph")[2]
-    assert "left out above 3000" in run(capsys, "compare", "one_peer_exponential:n=512")[1]
-    assert "left out" not in run(capsys, "show", "ring:n=6")[1]
-    assert "is left out" in run(capsys, "rank", "ring", "--n", "6")[1]
+    assert "--kind graph" in run(capsys, *several, "graph")[2]
+    assert " 3000 " in run(capsys, "compare", "one_peer_exponential:n=512")[1]
+    assert " 3000 " not in run(capsys, "show", "ring:n=6")[1]
+    assert "effective_neighbours" in run(capsys, "rank", "ring", "--n", "6")[1]
 
 
 def test_schedule(capsys):
@@ -109,7 +109,7 @@ def test_export_and_back(capsys, tmp_path):
     assert json.loads(out)["consensus_rate"] == 1
     code, _, err = run(capsys, "export", "base_k:n=6", "--output", str(rounds))
     assert code == 2
-    assert "empty directory" in err
+    assert str(rounds) in err
     code, _, err = run(capsys, "export", "equitopo:n=6", "--output", str(tmp_path / "new"))
     assert code == 2
     assert "--rounds" in err
@@ -204,5 +204,5 @@ def test_every_public_name_can_be_imported_in_any_order():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "True True []"
-    with pytest.raises(AttributeError, match="'topologies' has no attribute 'torus'"):
+    with pytest.raises(AttributeError, match=r"'topologies'.*'torus'"):
         topologies.torus  # noqa: B018

@@ -77,7 +77,7 @@ def test_uniform_wants_equal_degrees():
     assert ring.to_dense() == pytest.approx(
         nx.to_numpy_array(nx.cycle_graph(5)) / 3 + np.eye(5) / 3
     )
-    with pytest.raises(TopologyError, match="from 1 to 2; metropolis_hastings"):
+    with pytest.raises(TopologyError, match=r"degrees.*\b1\b.*\b2\b.*metropolis_hastings"):
         mixing_matrix(nx.path_graph(3), "uniform")
 
 
@@ -95,9 +95,9 @@ def test_a_users_own_rule():
 @pytest.mark.parametrize(
     ("rule", "options", "words"),
     [
-        ("metropolis", {}, "did you mean 'metropolis_hastings'"),
-        ("fmmc", {"tolerance": 0}, "above 0, at most 1"),
-        ("uniform", {"p": 1}, "takes no options"),
+        ("metropolis", {}, "'metropolis'.*'metropolis_hastings'"),
+        ("fmmc", {"tolerance": 0}, r"tolerance.*\b0\b.*\b0\b.*\b1\b"),
+        ("uniform", {"p": 1}, r"uniform\.p\b"),
     ],
 )
 def test_bad_rules(rule, options, words):
@@ -178,17 +178,16 @@ def of_a_list(graph):
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        (to_all, "gives nodes 0 and 2 the weight 0.2, but no edge of the graph"),
-        (of_fewer, "returned weights of 4 nodes for a graph of 5"),
-        (of_rows, "rows do not sum to one by 1.5"),
-        (of_a_list, "must be square"),
+        (to_all, r"nodes.*\b0\b.*\b2\b.*0\.2\b.*edge"),
+        (of_fewer, r"\b4 nodes.*\b5\b"),
+        (of_rows, r"rows.*1\.5"),
+        (of_a_list, "square"),
     ],
 )
 def test_what_a_user_s_rule_returns_wrongly_is_reported(rule, words):
-    with pytest.raises(TopologyError) as refused:
+    with pytest.raises(TopologyError, match=words) as refused:
         mixing_matrix(build_graph("ring", 5), f"{__name__}:{rule.__name__}")
-    said = str(refused.value)
-    assert words in said and said.startswith(f"{__name__}:{rule.__name__}")
+    assert str(refused.value).startswith(f"{__name__}:{rule.__name__}")
 
 
 SIZES = np.array([1.0, 2.0, 7.0, 3.0, 1.0, 4.0])
@@ -217,7 +216,7 @@ def test_gossip_by_sizes_ends_in_the_weighted_mean_at_its_rate(tmp_path):
     )
     assert static.matrix(1) == matrix and not static.doubly_stochastic
     for bad in ([1.0] * 5, [1.0] * 5 + [np.inf]):
-        with pytest.raises(TopologyError, match=r"6 nodes|sizes is"):
+        with pytest.raises(TopologyError, match=r"6 nodes.*\b5\b|sizes.*inf"):
             mixing_matrix(graph, "by_size", sizes=bad)
-    with pytest.raises(TopologyError, match="do not all hear"):
+    with pytest.raises(TopologyError, match="distribution"):
         stationary_distribution(MixingMatrix(3, np.array([[0, 1]]), np.array([0.5])))

@@ -71,7 +71,7 @@ def test_equal_points_are_no_trouble():
 
 
 def test_fewer_points_than_clusters_are_refused():
-    with pytest.raises(InputError, match="clients is 4, but 3 samples"):
+    with pytest.raises(InputError, match=r"clients.*\b4\b.*\b3 samples"):
         kmeans.equal_clusters(np.ones((3, 2)), 4, np.random.default_rng(0))
 
 

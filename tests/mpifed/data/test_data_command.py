@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -154,25 +155,25 @@ def test_a_file_is_replaced_only_if_told_to(tmp_path: Path, capsys):
     assert main(words) == 0
     before = path.read_bytes()
     assert main([*words, "--seed", "1"]) == 2
-    assert "--force replaces it" in capsys.readouterr().err
+    assert "--force" in capsys.readouterr().err
     assert path.read_bytes() == before
     assert main([*words, "--seed", "1", "--force"]) == 0
     assert path.read_bytes() != before
 
 
 BAD = {
-    "": "the name of a data set must come first",
-    "digit --output OUT --clients 3": "did you mean 'digits'",
-    "digits --output OUT --clients 0": "--clients is 0; it must be a whole number, at least 1",
-    "digits --output OUT --clients 5000": "--clients is 5000, but 1797 samples",
-    "digits --output OUT --clients 3 --dirichlet-alpha nan": "--dirichlet-alpha is 'nan'",
-    "digits --output OUT --clients 3 --partition pathological": "at least 4",
-    "digits --output OUT --clients 3 --raw here": "--raw is not an option of digits",
-    "digits --output OUT/nowhere/a.h5 --clients 3": "there is no directory",
-    "mnist --output OUT --clients 3": "MPIFED_DATA is not set",
-    "libsvm --output OUT --clients 3 --test-fraction 1": "--test-fraction is 1",
-    "dictionary --output OUT --clients 3 --samples 2": "enough for at most 2 clusters",
-    "federated --output OUT --clients 3 --path nowhere.h5": "--path is 'nowhere.h5'",
+    "": "name of a data set",
+    "digit --output OUT --clients 3": "'digit'.*'digits'",
+    "digits --output OUT --clients 0": r"--clients.*\b0\b.*\b1\b",
+    "digits --output OUT --clients 5000": "--clients.*5000.*1797 samples",
+    "digits --output OUT --clients 3 --dirichlet-alpha nan": "--dirichlet-alpha.*'nan'",
+    "digits --output OUT --clients 3 --partition pathological": "--classes-per-client.* 4 ",
+    "digits --output OUT --clients 3 --raw here": "--raw.*digits",
+    "digits --output OUT/nowhere/a.h5 --clients 3": "directory.*nowhere",
+    "mnist --output OUT --clients 3": "--raw.*MPIFED_DATA",
+    "libsvm --output OUT --clients 3 --test-fraction 1": r"--test-fraction.*\b1\b",
+    "dictionary --output OUT --clients 3 --samples 2": r"--clients.*\b3\b.*\b2 samples",
+    "federated --output OUT --clients 3 --path nowhere.h5": "--path.*'nowhere.h5'",
 }
 
 
@@ -182,7 +183,8 @@ def test_bad_input_is_one_sentence_and_writes_nothing(line, tmp_path, monkeypatc
     monkeypatch.delenv("MPIFED_DATA", raising=False)
     assert main([word.replace("OUT", "out.h5") for word in line.split()]) == 2
     captured = capsys.readouterr()
-    assert BAD[line] in captured.err and captured.err.count("\n") == 1 and not captured.out
+    assert re.search(BAD[line], captured.err)
+    assert captured.err.count("\n") == 1 and not captured.out
     assert not [*tmp_path.iterdir()]
 
 

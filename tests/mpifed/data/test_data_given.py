@@ -38,25 +38,25 @@ class Samples(Dataset):
 
 
 REFUSED = {
-    "a pair": (lambda: mpifed.arrays((X, Y)), "x is no array of numbers or texts"),
+    "a pair": (lambda: mpifed.arrays((X, Y)), r"\bx\b.*array"),
     "how many clients": (
         lambda: mpifed.arrays(X, Y, clients=3),
-        r"x has 30 samples, but clients have the shape \(\)",
+        r"\bx\b.*\b30\b.*clients.*\(\)",
     ),
-    "a loader": (lambda: mpifed.arrays(DataLoader(TENSORS)), "a DataLoader"),
-    "a name": (lambda: mpifed.arrays("digits", Y), "x is <U6 .* must hold numbers"),
-    "sparse rows": (lambda: mpifed.arrays(sparse.csr_matrix(X), Y), "a csr_matrix"),
+    "a loader": (lambda: mpifed.arrays(DataLoader(TENSORS)), "DataLoader"),
+    "a name": (lambda: mpifed.arrays("digits", Y), r"\bx\b.*<U6.*numbers"),
+    "sparse rows": (lambda: mpifed.arrays(sparse.csr_matrix(X), Y), "csr_matrix"),
     "masked values": (
         lambda: mpifed.arrays(np.ma.masked_less(X, 0), Y),
-        "x is no array of numbers or texts: it has masked values",
+        r"\bx\b.*masked",
     ),
     "mixed": (
         lambda: mpifed.arrays(X, np.array([0, "a", None] * 10, object)),
-        "y is no array of numbers or texts",
+        r"\by\b.*array",
     ),
     "samples that are mappings": (
         lambda: mpifed.arrays(Samples(lambda i: {"x": X[i], "y": 0})),
-        "x is <U1 .* must hold numbers",
+        r"\bx\b.*<U1.*numbers",
     ),
 }  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_arrays_by_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (
         run_command(["run", "digits-fedem", "data=arrays", "--output", str(tmp_path / "run")]) == 2
     )
-    assert "a Python program passes: data=mpifed.arrays(x, y)" in capsys.readouterr().err
+    assert "data=mpifed.arrays(x, y)" in capsys.readouterr().err
 
 
 @given(st.lists(st.floats(-49152, 49152, width=16), min_size=5))
@@ -144,7 +144,7 @@ def read(y: np.ndarray, **options) -> tuple[str, int, np.ndarray, str]:
 def test_whole_numbers_are_labels_of_whatever_type(kind: str):
     task, n_classes, found, said = read(Y_TARGETS.astype(kind))
     assert (task, n_classes) == ("classification", 3) and np.array_equal(found, Y_TARGETS)
-    assert said == "data.task=classification is guessed from the targets, with 3 classes"
+    assert "data.task=classification" in said and "3 classes" in said
     explicit = read(Y_TARGETS.astype(kind), task="classification")
     assert explicit[:2] == (task, n_classes) and not explicit[3]
     task, _, found, said = read(Y_TARGETS.astype(kind), task="regression")
@@ -154,7 +154,7 @@ def test_whole_numbers_are_labels_of_whatever_type(kind: str):
 def test_other_numbers_are_regressed_on():
     task, _, found, said = read(Y_TARGETS + 0.5)
     assert task == "regression" and np.array_equal(found.reshape(-1), Y_TARGETS + 0.5)
-    assert "data.task=regression is guessed" in said
+    assert "data.task=regression" in said
 
 
 @given(st.sets(st.integers(0, 40), min_size=1), st.booleans())
@@ -175,9 +175,7 @@ def test_negative_labels_and_texts_are_counted_in_their_order():
 @pytest.mark.parametrize("kind", [bool, np.int64, np.uint8, np.float32])
 def test_one_hot_targets_ask_what_they_are(kind: type):
     one_hot = np.eye(3)[Y_TARGETS].astype(kind)
-    with pytest.raises(
-        InputError, match=r"one 1 in each row: .*=classification .* labels, .*=multi_label .* tags"
-    ):
+    with pytest.raises(InputError, match=r"data\.task=classification.*data\.task=multi_label"):
         of_arrays(X_TARGETS, one_hot)
     task, n_classes, found, _ = read(one_hot, task="classification")
     assert (task, n_classes) == ("classification", 3) and np.array_equal(found, Y_TARGETS)
@@ -190,7 +188,7 @@ def test_columns_of_0_and_1_are_tags(kind: type):
     tags = np.array([[0, 0, 1], [1, 0, 1], [0, 0, 0]])[Y_TARGETS]
     task, _, found, said = read(tags.astype(kind))
     assert task == "multi_label" and np.array_equal(found, tags)
-    assert "data.task=multi_label is guessed" in said
+    assert "data.task=multi_label" in said
 
 
 def test_large_whole_numbers_are_names_of_labels():

@@ -80,5 +80,5 @@ def test_parquet_files_without_rows_are_refused(tmp_path):
     options = of_parquet(tmp_path)
     none = pyarrow.array([], pyarrow.string())
     parquet.write_table(pyarrow.table({"said": none, "who": none}), tmp_path / "train-0.parquet")
-    with pytest.raises(InputError, match="has no text of 5 tokens by one client"):
+    with pytest.raises(InputError, match=r"\b5 tokens.*data\.sequence_length"):
         dataset_of("text", 1, **options, sequence_length=4)

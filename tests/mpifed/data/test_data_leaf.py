@@ -82,7 +82,7 @@ def test_writers_are_chosen_and_dealt(tmp_path: Path):
     sizes = [len(labels) for labels in labels_by_client(femnist(tmp_path, 2, choose="largest"))]
     assert sizes == [16, 19]
     assert holds(femnist(tmp_path, 4, partition="iid"), x, y, 255)
-    with pytest.raises(InputError, match="clients is 6, but only 5 sources"):
+    with pytest.raises(InputError, match=r"clients.*\b6\b.*\b5 sources.*data\.min_samples"):
         femnist(tmp_path, 6)
 
 
@@ -159,12 +159,15 @@ def test_bytes_over_255_are_recognised_exactly(tmp_path_factory, levels):
 
 
 BAD = {
-    "no JSON": ("{", "cannot be read"),
+    "no JSON": ("{", r"file\.json.*line 1\b"),
     "other users": (leaf_file({"a": ([[1.0]], [1])}).replace('["a"]', '["b"]'), "user 'b'"),
-    "few labels": (leaf_file({"a": ([[1.0], [2.0]], [1])}), "it has 2 'x' and 1 'y'"),
-    "infinite": (leaf_file({"a": ([[1.0], [float("inf")]], [1, 1])}), "not finite"),
-    "shapes": (leaf_file({"a": ([[1.0]], [1]), "b": ([[1.0, 2.0]], [1])}), "have the shapes"),
-    "unknown character": (leaf_file({"a": (["aé"], ["b"])}), "character 'é', which data.voc"),
+    "few labels": (leaf_file({"a": ([[1.0], [2.0]], [1])}), "user 'a'.*2 'x'.*1 'y'"),
+    "infinite": (leaf_file({"a": ([[1.0], [float("inf")]], [1, 1])}), "user 'a'.*'x'.*finite"),
+    "shapes": (
+        leaf_file({"a": ([[1.0]], [1]), "b": ([[1.0, 2.0]], [1])}),
+        r"'a'.*'b'.*\(1,\).*\(2,\)",
+    ),
+    "unknown character": (leaf_file({"a": (["aé"], ["b"])}), "user 'a'.*'é'.*data.vocabulary"),
 }
 
 

@@ -60,7 +60,7 @@ def test_files_beyond_memory_are_refused(tmp_path: Path, monkeypatch, name: str)
     option, write = CASES[name]
     options = {option: write(tmp_path)}
     leave_memory(monkeypatch, 1_100_000)
-    with pytest.raises(InputError, match=r"of memory, and 1\.1 MB is available"):
+    with pytest.raises(InputError, match=r"memory.*\b1\.1 MB\b"):
         dataset_of(name, 1, **options)
 
 
@@ -120,7 +120,7 @@ def test_a_tar_that_declares_more_than_it_holds_is_refused_at_once(tmp_path: Pat
     path = tmp_path / f"huge.tar.{mode[2:]}".rstrip(".")
     path.write_bytes(file.getvalue())
     started = time.process_time()
-    with pytest.raises(InputError, match=r"huge\.tar.*declares more"):
+    with pytest.raises(InputError, match=r"huge\.tar.*declares"):
         archives.names(path)
     assert time.process_time() - started < 5
 
@@ -133,7 +133,7 @@ def test_a_bomb_is_refused_before_its_cells_are_held(tmp_path: Path, monkeypatch
     leave_memory(monkeypatch, available * 10**6)
     tracemalloc.start()
     try:
-        with pytest.raises(InputError, match=rf"bomb.* of memory, and {available} MB is available"):
+        with pytest.raises(InputError, match=rf"bomb.*memory.*\b{available} MB\b"):
             dataset_of("csv", 1, path=str(path))
         assert tracemalloc.get_traced_memory()[1] < most * 1e6
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import lzma
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,10 @@ def test_one_line_runs_own_arrays(tmp_path: Path):
 def test_a_run_is_resumed_with_the_same_arrays_only(tmp_path: Path):
     options = {"clients": 3, "checkpoint.every": 1, "output": tmp_path / "cut"}
     mpifed.run("digits-fedem", data=mpifed.arrays(X, Y), rounds=1, **options)
-    with pytest.raises(InputError, match=r"data\.digest: .* in the run, .* now"):
+    with pytest.raises(InputError, match=r"data\.digest.*'\w{64}'.*'\w{64}'"):
         mpifed.run("digits-fedem", data=mpifed.arrays(X + 1, Y), rounds=3, resume=True, **options)
     gc.collect()
-    with pytest.raises(InputError, match=r"call data = mpifed\.arrays\(\.\.\.\) with the same"):
+    with pytest.raises(InputError, match=r"data\.name.*'arrays'.*mpifed\.arrays\(\.\.\.\)"):
         mpifed.run(rounds=3, resume=True, **options)
     resumed = mpifed.run("digits-fedem", data=mpifed.arrays(X, Y), rounds=3, resume=True, **options)
     whole = mpifed.run(
@@ -129,7 +130,7 @@ def test_labels_at_positions_are_a_sequence():
     x, y = all_rows(dataset)
     order, given = np.argsort(x[:, 0]), np.argsort(X[:, 0])
     assert np.array_equal(y[order], labels[given])
-    refused(r"asks for whole numbers from 0 on of shape \(90, 4\)", X, Y, task="sequence")
+    refused(r"\(90,\).*data\.task.*'sequence'.*\(90, 4\)", X, Y, task="sequence")
 
 
 def test_bytes_stay_bytes_and_are_divided():
@@ -157,14 +158,14 @@ def refused(message: str, *arguments, n_clients: int = 3, **options):
 @pytest.mark.parametrize("what", ["clients", "y"])
 def test_half_of_a_surrogate_pair_is_no_name(what):
     whose = np.where(np.arange(90) < 40, "a\ud800", "b")
-    refused(r"is 'a\\ud800', which is no text in UTF-8", X, **{"y": Y, what: whose}, n_clients=2)
+    refused(r"'a\\ud800'.*UTF-8", X, **{"y": Y, what: whose}, n_clients=2)
 
 
 def test_arrays_changed_in_between_are_refused():
     own = X + 17
     data = mpifed.arrays(own, Y)
     own[3] += 1
-    with pytest.raises(InputError, match=r"changed after mpifed\.arrays"):
+    with pytest.raises(InputError, match=r"changed.*mpifed\.arrays"):
         of_arrays(data)
 
 
@@ -263,37 +264,39 @@ def test_numbers_come_back_bit_for_bit(tmp_path_factory, values):
 
 
 BAD_CSV = {
-    "twice": ("a,a\n1,2\n", {}, "first line must name each column"),
-    "all faults": ("age,dose,risk\n1,?,low\n\nold,1,low\n3,4,low,5\n6\n", {}, "line 5 has 4 .*the "
-                   "first 3; column 'age' has numbers, but 'old' on line 4 .*; column 'dose' has "
-                   "no value on line 2 and 1 more .*; column 'risk' has no value on line 6 "),
-    "more than the first": ("age,risk\n1,low,3\n2,low,3\n", {}, "line 2 and others have more col"),
-    "decimals": ("a;risk\n1,5;low\n0,25;low\n", {}, "'a' has decimal commas .data.decimal=comma"),
-    "prose": ("a,risk\n" + "".join(f"t{i},low\n" for i in range(1001)), {}, "1001 different texts"),
-    "no rows": ("a,risk\n", {}, "it has no line of values"),
-    "empty": ("a,b,risk\n1,,low\n2,,low\n", {"missing": "mean"}, "column 'b' is empty"),
+    "twice": ("a,a\n1,2\n", {}, "first line.*column"),
+    "all faults": ("age,dose,risk\n1,?,low\n\nold,1,low\n3,4,low,5\n6\n", {}, r"line 5\b.*\b4\b.*"
+                   r"\b3\b.*'age'.*'old'.*line 4\b.*data.categories.*'dose'.*line 2\b.*\b1\b"
+                   r".*data.missing.*mean.*drop.*'risk'.*line 6\b"),
+    "more than the first": ("age,risk\n1,low,3\n2,low,3\n", {}, r"line 2\b.*columns"),
+    "decimals": ("a;risk\n1,5;low\n0,25;low\n", {}, r"'a'.*data.decimal=comma.*'1,5'.*line 2\b"),
+    "prose": ("a,risk\n" + "".join(f"t{i},low\n" for i in range(1001)), {},
+              "'a'.* 1001 .* 1000 .*data.drop"),
+    "no rows": ("a,risk\n", {}, "no line.*values"),
+    "empty": ("a,b,risk\n1,,low\n2,,low\n", {"missing": "mean"}, "'b'.*empty.*data.drop"),
     "label": (CSV, {"label": "rosk", "client": "who"},
-              "data.label is 'rosk', .* did you mean 'risk'.*; data.client is 'who'"),
-    "nothing": ("", {}, "which cannot be read: its first line must name each column.* is empty"),
-    "no names": ("\n1,2\n", {}, "its first line must name each column"),
+              "data.label.*'rosk'.*'risk'.*data.client.*'who'.*'whose'"),
+    "nothing": ("", {}, "first line.*column.*empty"),
+    "no names": ("\n1,2\n", {}, "first line.*column"),
     "a decimal comma beside a whole number": ("a;risk\n2;low\n1,5;low\n", {},
-        "'a' has decimal commas .data.decimal=comma reads them., as '1,5' on line 3$"),
+        "'a'.*data.decimal=comma.*'1,5'.*line 3$"),
     "a bad cell among decimal commas": (
         "a;risk\n" + "".join(f"{i},5;low\n" for i in range(9)) + "1,x;low\n",
-        {"decimal": "comma"}, "'a' has numbers, but '1,x' on line 11 "),
+        {"decimal": "comma"}, r"'a'.*'1,x'.*line 11\b.*data.categories"),
     "points among commas": ("a;risk\n1.500;low\n1.250;low\n", {"decimal": "comma"},
-        "'a' has decimal points .data.decimal=point"),
+        r"'a'.*data.decimal=point.*'1.500'.*line 2\b"),
     "infinite": ("a,b,risk\n1,1,low\n,1,low\n1,1,low\n2,-inf,low\n3,1e999,low\n",
-        {"missing": "drop"}, "column 'b' has a value that is not finite on line 5 and 1 more"),
-    "infinite targets": ("a,risk\n1,0.5\n2,inf\n3,1\n", {}, "'risk' has a value .* on line 3"),
-    "spelt by Python alone": ("a,risk\n1_1,low\n3,low\n", {}, "has numbers, but '1_1' on line 2"),
-    "blanks": ("a,risk\n1,low\n  ,low\n", {}, "column 'a' has no value on line 3 "),
-    "UTF-16": ("a,risk\n1,l\u00f8w\n".encode("utf-16"), {}, "iconv -f UTF-16 "),
-    "UTF-16 without mark": ("a,risk\n1,low\n".encode("utf-16-le"), {}, "iconv -f UTF-16 "),
-    "CP1252": ("a,risk\n1,low\n1,l\u00f8w\n".encode("cp1252"), {}, "line 3 .*-f CP1252 "),
-    "nothing complete": ("a,b,risk\n,1,low\n1,,low\n", {"missing": "drop"}, "2 of 2 rows lack"),
+        {"missing": "drop"}, r"'b'.*finite.*line 5\b.*\b1\b"),
+    "infinite targets": ("a,risk\n1,0.5\n2,inf\n3,1\n", {}, r"'risk'.*finite.*line 3\b"),
+    "spelt by Python alone": ("a,risk\n1_1,low\n3,low\n", {}, r"'a'.*'1_1'.*line 2\b"),
+    "blanks": ("a,risk\n1,low\n  ,low\n", {}, r"'a'.*line 3\b.*data.missing"),
+    "UTF-16": ("a,risk\n1,l\u00f8w\n".encode("utf-16"), {}, "line 1.*iconv -f UTF-16 "),
+    "UTF-16 without mark": ("a,risk\n1,low\n".encode("utf-16-le"), {}, "line 1.*iconv -f UTF-16 "),
+    "CP1252": ("a,risk\n1,low\n1,l\u00f8w\n".encode("cp1252"), {}, "line 3.*iconv -f CP1252 "),
+    "nothing complete": ("a,b,risk\n,1,low\n1,,low\n", {"missing": "drop"},
+                         "2 of 2 .*data.missing=drop"),
     "no labels to deal by": (CSV, {"label": "dose", "features": ["age"], "partition": "dirichlet"},
-                             "no labels to deal by"),
+                             "data.partition.*'dirichlet'.*'own'.*data.partition=iid"),
 }  # fmt: skip
 
 
@@ -354,9 +357,8 @@ def test_targets_have_the_decimals_of_inputs(tmp_path: Path):
     path.write_text("a;risk\n" + "1,5;2,25\n0,1;-1\n" * 10)
     x, y = all_rows(table(path, 1, decimal="comma"))
     assert sorted(set(map(tuple, np.column_stack([x, y])))) == [(0.1, -1), (1.5, 2.25)]
-    assert "'risk' has decimal commas" in " ".join(
-        table(path, 1, features=["a"], categories=["a"]).remarks
-    )
+    remarks = table(path, 1, features=["a"], categories=["a"]).remarks
+    assert any("'risk'" in remark and "decimal" in remark for remark in remarks)
 
 
 def test_rows_and_clients_that_are_left_out_are_named(tmp_path: Path):
@@ -365,8 +367,8 @@ def test_rows_and_clients_that_are_left_out_are_named(tmp_path: Path):
     dataset = table(path, 1, client="whose", missing="drop")
     assert dataset.description.client_names == ("Oslo",)
     remark = dataset.remarks[-2]
-    assert remark.startswith("21 of 61 rows") and remark.endswith("client 'NA'")
-    with pytest.raises(InputError, match="column 'whose' has no value on line 2 and 19 more"):
+    assert "21 of 61" in remark and "'NA'" in remark
+    with pytest.raises(InputError, match=r"'whose'.*line 2\b.*\b19\b"):
         table(path, 1, client="whose")
 
 
@@ -407,10 +409,10 @@ def test_texts_are_one_hot_and_gaps_the_mean_of_training_samples(tmp_path: Path)
     shards = dataset.load(np.arange(2), torch.float64)
     assert torch.allclose(shards.train.x, torch.from_numpy(x[train]), atol=1e-12)
     assert np.isnan(DOSE[train]).any()
-    assert dataset.remarks[0].endswith("the texts of ward, code")
+    assert dataset.remarks[0].endswith("ward, code")
     dropped = table(path, 2, missing="drop", **{**OF_LIFE, "drop": None})
     assert sum(map(len, labels_by_client(dropped))) == np.isfinite(DOSE).sum()
-    assert "column 'id' has another value in each row" in dropped.remarks[0]
+    assert "'id'" in dropped.remarks[0]
 
 
 @pytest.fixture
@@ -438,7 +440,7 @@ def test_clients_and_classes_keep_their_names(life: Path, capsys):
     assert torch.equal(oslo.x, trained.samples(1).test.x)
     right = (trained.client("Oslo")(oslo.x).squeeze(1) > 0) == oslo.y
     assert right.double().mean().item() == run.clients["test_accuracy"][1]
-    with pytest.raises(InputError, match=r"client is 'Osl', which is no name .* mean 'Oslo'"):
+    with pytest.raises(InputError, match=r"client\b.*'Osl'.*'Oslo'.*Bergen"):
         trained.client("Osl")
     assert run_command(["verify", "named"]) == 0
     capsys.readouterr()
@@ -480,7 +482,7 @@ def test_a_run_without_an_experiment_is_of_its_data(life: Path, capsys):
     found = mpifed.run(data=held, rounds=1, output=life / "held").summary
     assert (found["experiment"], found["clients"]) == ("arrays", 3)
     told = of_arrays(held).remarks[-1]
-    assert told.startswith("1 sources have fewer than 5 samples") and told.endswith(": 5")
+    assert re.search(r"\b1 sources.*\b5 samples.*: 5$", told)
     for words in ([], ["model=mlp"]):
         assert (
             plan(["clients=3", "data.n_test=2", *words], capsys)["experiment"] == "synthetic-fedem"

@@ -44,7 +44,10 @@ def test_every_sample_has_one_owner_and_nobody_is_short(sizes, n_clients, least,
             return function(labels, n_clients, rng, min_samples=least, **options)
 
         if len(labels) < n_clients * least:
-            with pytest.raises(InputError, match=f"clients is {n_clients}.*at most"):
+            with pytest.raises(
+                InputError,
+                match=rf"clients.* {n_clients},.* {len(labels) // least} of",
+            ):
                 deal()
             continue
         parts = deal()
@@ -69,7 +72,7 @@ def test_pathological_gives_exactly_the_labels_asked_for(sizes, n_clients, least
         )
 
     if not possible:
-        with pytest.raises(InputError, match=r"classes_per_client|min_samples"):
+        with pytest.raises(InputError, match=r"data\.classes_per_client"):
             deal()
         return
     parts = deal()
@@ -162,7 +165,7 @@ def test_kmeans_gives_every_client_a_place_of_its_own():
     # On a line equal clusters are intervals.
     places = sorted(sorted(points[part, 0]) for part in parts)
     assert np.concatenate(places).tolist() == list(range(60))
-    with pytest.raises(InputError, match="at most 12 of 5 samples"):
+    with pytest.raises(InputError, match=r"clients.*\b13\b.*\b60 samples.*\b12 of 5 samples"):
         partitions.partition("kmeans", points, 13, np.random.default_rng(1), {"min_samples": 5})
 
 
@@ -202,7 +205,9 @@ def test_pachinko_gives_every_sample_once_in_equal_numbers(tree, n, least, alpha
         return partitions.pachinko(pairs, n, rng, **options)
 
     if len(pairs) < n * least:
-        with pytest.raises(InputError, match=f"clients is {n}.*(at most|fewer than)"):
+        with pytest.raises(
+            InputError, match=rf"clients.* {n},.* {len(pairs) // least} of {least} "
+        ):
             deal()
         return
     parts = deal()
@@ -267,7 +272,7 @@ def test_quantity_skew_gives_every_sample_once(n, n_clients, least, law, alpha, 
         )
 
     if n < n_clients * least:
-        with pytest.raises(InputError, match=f"clients is {n_clients}.*(at most|fewer than)"):
+        with pytest.raises(InputError, match=rf"clients.* {n_clients},.* {n // least} of {least} "):
             deal()
         return
     parts = deal()
@@ -340,7 +345,7 @@ def test_natural_clients_are_whole_sources(owner, n_clients, least, choose):
     sizes = np.bincount(owner)
     enough = np.flatnonzero(sizes >= least)
     if len(enough) < n_clients:
-        with pytest.raises(InputError, match=f"only {len(enough)} sources"):
+        with pytest.raises(InputError, match=rf"clients.*\b{n_clients}\b.*\b{len(enough)} sources"):
             deal()
         return
     parts = deal()
@@ -485,5 +490,5 @@ def test_a_natural_partition_of_a_data_set():
     largest = {"choose": "largest"}
     dataset = dealt(made(62, owner=owner), 2, largest, partition="natural")
     assert [len(labels) for labels in labels_by_client(dataset)] == [30, 20]
-    with pytest.raises(InputError, match="clients is 4, but only 3 sources"):
+    with pytest.raises(InputError, match=r"clients.*\b4\b.*\b3 sources"):
         dealt(made(62, owner=owner), 4, partition="natural")

@@ -62,7 +62,7 @@ def test_batches_may_be_compressed_and_few(tmp_path: Path):
     (tmp_path / "data_batch_1.xz").write_bytes(lzma.compress(first.read_bytes()))
     first.unlink()
     assert holds(cifar_10(tmp_path, 3), x[:40], y[:40], 255)
-    with pytest.raises(InputError, match=r"split is 'published', but .* no published test part"):
+    with pytest.raises(InputError, match=r"data\.split.*'published'.*'cifar10'.*60_20_20"):
         cifar_10(tmp_path, 3, split="published")
 
 
@@ -112,14 +112,14 @@ HOSTILE = {
     "builtins": (pickle.dumps(Call(eval, "1+1")), "builtins.eval"),
     "objects in an array": (
         pickle.dumps({"data": np.array([[{}, 1]], object), "labels": [1]}),
-        "not rows of bytes",
+        "'data'.*O8.*bytes",
     ),
     "a shape that lies": (
         b"\x80\x02}U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
         b"(K\x01(J\xff\xff\xff\x7fK\x03tcnumpy\ndtype\nU\x02u1K\x00K\x01\x87R\x89U\x02abtbs.",
         "reshape",
     ),
-    "cut": (pickle_2({"data": np.zeros((3, 4), np.uint8)})[:-30], "cannot be read"),
+    "cut": (pickle_2({"data": np.zeros((3, 4), np.uint8)})[:-30], "buffer|EOF|truncated|input"),
 }  # fmt: skip
 
 
@@ -146,19 +146,3 @@ def test_damaged_pickles_never_do_more_than_refuse(tmp_path_factory, noise, at):
         assert str(path) in str(refused)
     else:
         assert dataset.load(np.arange(1), torch.uint8).train.x.shape[1:] == (3, 32, 32)
-
-
-def rewritten(**changes):
-    def change(folder: Path) -> None:
-        x = np.zeros((40, 3072), np.uint8)
-        values = {"data": x, "labels": [0] * 40, **changes}
-        (folder / "data_batch_2").write_bytes(pickle_2(values))
-
-    return change
-
-
-BAD = {
-    "few labels": (rewritten(labels=[0] * 39), "not 40 whole numbers"),
-    "a label too high": (rewritten(labels=[10] * 40), r"not among 0 \.\. 9"),
-    "nothing": (lambda folder: [path.unlink() for path in folder.iterdir()], "no file 'data_ba"),
-}  # fmt: skip

@@ -142,17 +142,26 @@ def swap(directory: Path) -> None:
 TRAIN, LABELS = "train-images-idx3-ubyte.xz", "train-labels-idx1-ubyte"
 TEST = "t10k-images-idx3-ubyte.gz"
 BAD = {
-    "images missing": (lambda d: (d / TRAIN).unlink(), "no file 'train-images-idx3-ubyte'"),
-    "labels for images": (swap, "is not an IDX file of 3"),
-    "labels truncated": (change(LABELS, lambda data: data[:-1]), "truncated"),
+    "images missing": (
+        lambda d: (d / TRAIN).unlink(),
+        "data.raw.*'train-images-idx3-ubyte'",
+    ),
+    "labels for images": (swap, "train-images-idx3-ubyte.xz.*IDX.*3"),
+    "labels truncated": (
+        change(LABELS, lambda data: data[:-1]),
+        "train-labels-idx1.*truncated.*300",
+    ),
     "counts differ": (
         change(LABELS, lambda data: data[:4] + b"\0\0\0\x07" + data[8:15]),
-        "has 7 labels for 300 images",
+        "train-labels-idx1-ubyte.*7 labels.*300 images",
     ),
-    "xz truncated": (change(TRAIN, lambda data: data[:-200]), "cannot be read"),
+    "xz truncated": (
+        change(TRAIN, lambda data: data[:-200]),
+        "train-images-idx3.*Compressed",
+    ),
     "sides of 0": (
         change(TEST, lambda d: gzip.compress(gzip.decompress(d)[:8] + bytes(8))),
-        "not an IDX file of 3 dimensions",
+        "t10k-images-idx3-ubyte.gz.*IDX.*3",
     ),
 }
 

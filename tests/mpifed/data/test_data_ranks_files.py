@@ -129,11 +129,11 @@ def test_other_arrays_on_one_rank_are_refused_on_all(mpi_tmp_path: Path):
     own = X + (communicator.rank == communicator.size - 1)
     data = mpifed.arrays(own, Y)
     digest = communicator.broadcast_object(data["digest"])
-    with pytest.raises(InputError, match=f"rank {communicator.size - 1} has other arrays"):
+    with pytest.raises(InputError, match=rf"rank {communicator.size - 1}\b.*arrays"):
         of_rank_0 = {**data, "digest": digest}
         load_dataset(of_rank_0, N_CLIENTS, seed=1, communicator=communicator)
     options = {"clients": communicator.size, "rounds": 1, "output": mpi_tmp_path / "run"}
-    with pytest.raises(InputError, match="has other arrays than rank 0"):
+    with pytest.raises(InputError, match=r"arrays.*rank 0\b"):
         mpifed.run("digits-fedem", data=data, **options)
     assert not (mpi_tmp_path / "run").exists()
 

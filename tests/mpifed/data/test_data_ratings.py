@@ -90,9 +90,9 @@ def test_a_random_choice_is_of_the_seed_and_among_those_who_rate(small: Path):
 
 
 BAD = {
-    "three fields": ("1::2::3::4\n1::2::3\n", "columns changed"),
-    "six stars": ("1::2::3::4\n2::2::6::4\n", "2.0, 2.0, 6.0"),
-    "half a movie": ("1::2.5::3::4\n", "1.0, 2.5, 3.0"),
+    "three fields": ("1::2::3::4\n1::2::3\n", "columns.* 4 .* 3 .* 2\\b"),
+    "six stars": ("1::2::3::4\n2::2::6::4\n", r"2\.0, 2\.0, 6\.0"),
+    "half a movie": ("1::2.5::3::4\n", r"1\.0, 2\.5, 3\.0"),
 }
 
 
@@ -100,10 +100,9 @@ BAD = {
 def test_a_bad_file_is_refused_in_a_sentence_that_says_where(small: Path, case: str):
     text, message = BAD[case]
     small.write_text(text)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError, match=message) as refused:
         make(small)
     assert str(small) in str(refused.value) and "\n" not in str(refused.value)
-    assert message in str(refused.value)
 
 
 def test_windows_lines_and_half_stars_are_read(small: Path):
@@ -168,12 +167,12 @@ def test_a_directory_of_raw_files_is_looked_into(
     assert raw(small_of_libsvm.parent).description.source == "libsvm-small_of_libsvm"
     (small_of_libsvm.parent / "other.gz").write_bytes(gzip.compress(TEXT))
     assert raw(small_of_libsvm.parent, "other").description.source == "libsvm-other"
-    with pytest.raises(InputError, match=r"holds 2 files; data\.path must name one"):
+    with pytest.raises(InputError, match=r"data\.raw.*\b2 files.*data\.path"):
         raw(small_of_libsvm.parent)
-    with pytest.raises(InputError, match="no such directory"):
+    with pytest.raises(InputError, match=r"data\.raw.*/small_of_libsvm'.*directory"):
         raw(small_of_libsvm)
     monkeypatch.delenv("MPIFED_DATA", raising=False)
-    with pytest.raises(InputError, match=r"data\.raw is empty and MPIFED_DATA"):
+    with pytest.raises(InputError, match=r"data\.raw.*MPIFED_DATA"):
         dataset_of("libsvm", 2)
 
 
@@ -185,7 +184,7 @@ def test_labels_become_what_they_mean(tmp_path: Path):
     assert train_of(make_of_libsvm(path, labels="published_code")).y.tolist() == [1, 1, 1]
     path.write_bytes(b"-1 1:1\n1 1:2\n0 1:3\n")
     assert train_of(make_of_libsvm(path, labels="published_code")).y.tolist() == [0, 1, 1]
-    with pytest.raises(InputError, match=r"3 labels, as \[-1\.0, 0\.0, 1\.0\]"):
+    with pytest.raises(InputError, match=r"mushrooms.*\[-1\.0, 0\.0, 1\.0\].*data\.labels"):
         make_of_libsvm(path)
 
 
@@ -230,7 +229,7 @@ def test_a_client_always_keeps_something_to_train_on(tmp_path: Path):
     generated(tmp_path / "file", 4)
     about = make_of_libsvm(tmp_path / "file", 4, test_fraction=0.99).description
     assert about.n_train.tolist() == [1] * 4 and about.n_test.tolist() == [0] * 4
-    with pytest.raises(InputError, match="clients is 5, but 4 samples"):
+    with pytest.raises(InputError, match=r"clients.*\b5\b.*\b4 samples"):
         make_of_libsvm(tmp_path / "file", 5)
 
 
@@ -246,11 +245,11 @@ def test_clients_of_many_samples_and_any_of_them_are_read_as_they_stand(tmp_path
 
 
 BAD_LIBSVM = {
-    "empty": (b"", "holds no sample"),
-    "words": (b"1 2:3\nfoo\n", "could not convert"),
-    "not in order": (b"1 2:3 1:4\n", "sorted and unique"),
-    "nan": (b"1 1:nan\n2 1:1\n", "not finite"),
-    "one label": (b"1 1:1\n1 1:2\n", "1 labels"),
+    "empty": (b"", "no sample"),
+    "words": (b"1 2:3\nfoo\n", "foo"),
+    "not in order": (b"1 2:3 1:4\n", "sorted"),
+    "nan": (b"1 1:nan\n2 1:1\n", "finite"),
+    "one label": (b"1 1:1\n1 1:2\n", r"\[1\.0\].*data\.labels"),
 }
 
 
@@ -258,10 +257,9 @@ BAD_LIBSVM = {
 def test_a_bad_file_is_refused_in_a_sentence_that_names_it(small_of_libsvm: Path, case: str):
     text, message = BAD_LIBSVM[case]
     small_of_libsvm.write_bytes(text)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError, match=message) as refused:
         make_of_libsvm(small_of_libsvm)
     assert str(small_of_libsvm) in str(refused.value) and "\n" not in str(refused.value)
-    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,7 @@ def test_the_papers_layouts():
     test = divided.load(np.array([0, 49, 50, 99]), torch.float32).test.x.reshape(4, 300, -1)
     assert torch.equal(test[0], test[1]) and torch.equal(test[2], test[3])
     assert not torch.equal(test[1], test[2])
-    with pytest.raises(InputError, match=r"data\.sources is 3, .* clients, 100"):
+    with pytest.raises(InputError, match=r"data\.sources.*\b3\b.*clients.*\b100\b"):
         dataset_of("tags", 100, layout="divided", sources=3)
 
 
@@ -205,9 +206,9 @@ def test_clients_are_chosen_by_kmeans(tmp_path: Path, embedded: bool):
         assert (first, second) == ([0, 10, 20], [50, 60, 70])
     else:
         assert sorted([first, second]) == [[0, 20, 40], [10, 30, 50]]
-    with pytest.raises(InputError, match=r"asks for .* sources, .* has 0 of"):
+    with pytest.raises(InputError, match=r"clients.*\b3 sources.*data\.path.*\b0\b.*\b9 samples"):
         make(path, cluster=2)
-    with pytest.raises(InputError, match=r"asks for 6 sources, .* has [45] of at least 9 samples"):
+    with pytest.raises(InputError, match=r"clients.*\b6 sources.*data\.path.* [45] .*\b9 samples"):
         make(path, 6)
 
 
@@ -240,11 +241,9 @@ def test_two_listed_sources_become_workers(tmp_path: Path):
     for worker in (0, 1):
         assert shards.val.x[2 * worker : 2 * worker + 2, 1].tolist() == held[:2].tolist()
         assert shards.test.x[4 * worker : 4 * worker + 4, 1].tolist() == held[2:6].tolist()
-    for listed in ([50], [50, 50], None):
-        with pytest.raises(InputError, match="must be 2 different sources"):
-            make(path, 4, listed=listed, **options)
-    with pytest.raises(InputError, match=r"\[50, 55\]; it must be 2 different sources"):
-        make(path, 4, listed=[50, 55], **options)
+    for listed in ([50], [50, 50], [], [50, 55]):
+        with pytest.raises(InputError, match=rf"data\.listed.*{re.escape(str(listed))}.*\b2\b"):
+            make(path, 4, listed=listed or None, **options)
 
 
 def without(name: str):
@@ -256,11 +255,11 @@ def put(name: str, values):
 
 
 BAD = {
-    "no clients": (without("client"), "its array 'client' is"),
-    "too few clients": (put("client", [0, 0, 1]), "3 samples in client, 72 in x"),
-    "a tag too many": (put("y_tags", 5), "indices must be"),
-    "falling rows": (put("y_indptr", [0, 2, 1]), "never fall"),
-    "not a number": (lambda a: a["x_data"].__setitem__(5, np.nan), "not finite"),
+    "no clients": (without("client"), "'client'"),
+    "too few clients": (put("client", [0, 0, 1]), "3 samples.*client.*72.*x"),
+    "a tag too many": (put("y_tags", 5), "indices.*5"),
+    "falling rows": (put("y_indptr", [0, 2, 1]), "y_indptr"),
+    "not a number": (lambda a: a["x_data"].__setitem__(5, np.nan), r"\bx\b.*finite"),
 }
 
 
@@ -270,7 +269,6 @@ def test_a_bad_file_is_refused_in_a_sentence_that_names_it(tmp_path: Path, case:
     arrays = contents()
     damage(arrays)
     path = save(tmp_path / "tags.npz", arrays)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError, match=message) as refused:
         make(path, choose="first")
     assert str(path) in str(refused.value) and "\n" not in str(refused.value)
-    assert message in str(refused.value)

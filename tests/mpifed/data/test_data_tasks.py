@@ -174,13 +174,29 @@ def read_again(folder: Path, contents: Contents) -> Description:
 
 TWOS = np.full((4, 4), 2, np.int16)
 BAD = {
-    "an unknown task": ("multi_label", attribute("task", "multilabel"), "mean 'multi_label'"),
-    "other tags": ("multi_label", attribute("n_classes", 3), "(4, 4), .. (samples, 3)"),
-    "one label a sequence": ("sequence", put("train/y", np.zeros(4, np.int8)), "(samples, 5)"),
-    "a label of 3": ("sequence", entry("train/y", (3, 2), 3), "the label 3, .. 0 .. 2 .. client 1"),
-    "a tag of 2": ("multi_label", entry("train/y", (3, 1), 2), "neither 0 nor 1 .. client 1"),
-    "a target missing": ("regression", entry("val/y", (1, 0), np.nan), "target .. client 1"),
-    "some tests": ("unlabelled", put("test/offsets", [0, 0, 3]), "client 0 has no test"),
+    "an unknown task": (
+        "multi_label",
+        attribute("task", "multilabel"),
+        "'task'.*'multilabel'.*'multi_label",
+    ),
+    "other tags": (
+        "multi_label",
+        attribute("n_classes", 3),
+        r"/train/y.*\(4, 4\).*'multi_label'.*\(samples, 3\)",
+    ),
+    "one label a sequence": (
+        "sequence",
+        put("train/y", np.zeros(4, np.int8)),
+        r"/train/y.*\(4,\).*'sequence'.*\(samples, 5\)",
+    ),
+    "a label of 3": (
+        "sequence",
+        entry("train/y", (3, 2), 3),
+        r"/train.*label 3\b.*0 \.\. 2\b.*client 1\b",
+    ),
+    "a tag of 2": ("multi_label", entry("train/y", (3, 1), 2), r"/train.*tag.*client 1\b"),
+    "a target missing": ("regression", entry("val/y", (1, 0), np.nan), r"/val.*target.*client 1\b"),
+    "some tests": ("unlabelled", put("test/offsets", [0, 0, 3]), r"client 0\b.*test"),
 }
 
 
@@ -191,11 +207,10 @@ def test_unusable_targets_are_refused_in_a_sentence(tmp_path: Path, case: str):
     contents = contents_of(task)
     assert write(path, contents, shards_of(contents, torch.float32)) == 0
     damage(path)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError, match=message) as refused:
         dataset_of("federated", 2, path=str(path)).load(np.arange(2), torch.float32)
     text = str(refused.value)
     assert str(path) in text and "\n" not in text
-    assert all(part in text for part in message.split(" .. ")), text
 
 
 per_example = settings(
@@ -321,18 +336,27 @@ def cut(path: Path) -> None:
 
 
 BAD_FEDERATED = {
-    "no file": (lambda path: path.unlink(), "no such file"),
-    "another format": (no_hdf5, "signature not found"),
+    "no file": (lambda path: path.unlink(), "data.path.*file"),
+    "another format": (no_hdf5, "signature"),
     "truncated": (cut, "truncated"),
-    "a version to come": (attribute("version", 2), "version is 2"),
-    "no labels": (attribute("n_classes", 0), "'n_classes' is 0"),
-    "falling offsets": (put("train/offsets", [0, 5, 4, 12]), "never fall"),
-    "offsets in fractions": (put("train/offsets", [0.0, 4.0, 5.0, 12.0]), "whole numbers"),
-    "x in texts": (put("val/x", np.array([b"ab", b"c"])), "must be ('uint8', "),
-    "clients differ": (put("val/offsets", [0, 2]), "differ in .. number of clients"),
-    "a client without training": (put("train/offsets", [0, 4, 4, 12]), "client 1 has no training"),
-    "too high a label": (edit(lambda f: f["train/y"].__setitem__(4, 4)), "label 4, .. of client 1"),
-    "nan": (edit(lambda f: f["train/x"].__setitem__((5, 1), np.nan)), "not finite .. of client 2"),
+    "a version to come": (attribute("version", 2), r"version.*\b2\b.*\b1\b"),
+    "no labels": (attribute("n_classes", 0), r"'n_classes'.*\b0\b.*'classification'"),
+    "falling offsets": (put("train/offsets", [0, 5, 4, 12]), "/train/offsets.*fall"),
+    "offsets in fractions": (
+        put("train/offsets", [0.0, 4.0, 5.0, 12.0]),
+        "/train/offsets.*whole numbers",
+    ),
+    "x in texts": (put("val/x", np.array([b"ab", b"c"])), r"/val/x.*'uint8', 'uint16'"),
+    "clients differ": (put("val/offsets", [0, 2]), "train, val.*test.*number of clients"),
+    "a client without training": (put("train/offsets", [0, 4, 4, 12]), r"client 1\b.*training"),
+    "too high a label": (
+        edit(lambda f: f["train/y"].__setitem__(4, 4)),
+        r"/train.*label 4\b.*0 \.\. 3\b.*client 1\b",
+    ),
+    "nan": (
+        edit(lambda f: f["train/x"].__setitem__((5, 1), np.nan)),
+        r"/train.*finite.*client 2\b",
+    ),
 }
 
 
@@ -340,11 +364,10 @@ BAD_FEDERATED = {
 def test_an_unusable_file_is_refused_in_a_sentence_that_names_it(usable: Path, case: str):
     damage, message = BAD_FEDERATED[case]
     damage(usable)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError, match=message) as refused:
         dataset_of("federated", 3, path=str(usable)).load(np.arange(3), torch.float32)
     text = str(refused.value)
     assert str(usable) in text and "\n" not in text
-    assert all(part in text for part in message.split(" .. "))
 
 
 def test_a_value_that_the_runs_type_cannot_hold_is_refused(tmp_path: Path):
@@ -354,7 +377,7 @@ def test_a_value_that_the_runs_type_cannot_hold_is_refused(tmp_path: Path):
     assert write(tmp_path / "big.h5", contents, shards) == 0
     dataset = dataset_of("federated", 1, path=str(tmp_path / "big.h5"))
     assert dataset.load(np.arange(1), torch.float64).train.x[0, 0] == 1e300
-    with pytest.raises(InputError, match="not finite"):
+    with pytest.raises(InputError, match=r"/train.*finite.*client 0\b"):
         dataset.load(np.arange(1), torch.float32)
 
 
@@ -425,8 +448,8 @@ def test_names_of_pictures_are_in_the_file(tmp_path: Path):
 
 
 BAD_NAMES = {
-    "few names": (put("class_names", np.frombuffer(b'["a"]', np.uint8)), "not a list of 100 texts"),
-    "few counts": (put("label_counts", np.zeros(99, int)), "is not 100 whole numbers"),
+    "few names": (put("class_names", np.frombuffer(b'["a"]', np.uint8)), r"/class_names.*\b100\b"),
+    "few counts": (put("label_counts", np.zeros(99, int)), r"/label_counts.*\b100\b"),
 }  # fmt: skip
 
 

@@ -64,10 +64,10 @@ def nested_aliases(depth: int) -> str:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (nested_aliases(9), "aliases make more than"),
-        ("a: &a [*a]", "holds itself"),
-        ("[" * 1000, "nested too deep"),
-        ("[" * 1_000_000, "nested too deep"),
+        (nested_aliases(9), "line 6.*aliases.*1,000,000"),
+        ("a: &a [*a]", "line 1.*itself"),
+        ("[" * 1000, "line 1.*nested"),
+        ("[" * 1_000_000, "line 1.*nested"),
     ],
 )
 def test_yaml_that_would_grow_or_be_no_value_is_refused(text, reason, tmp_path):
@@ -89,11 +89,11 @@ def test_pipes_and_devices_are_not_read(tmp_path):
         integrity.verify_seal,
     ):
         for name in ("pipe.yaml", "zero.yaml"):
-            with pytest.raises(InputError, match="not a regular file"):
+            with pytest.raises(InputError, match="regular file"):
                 read(tmp_path / name)
-    with pytest.raises(InputError, match="not a regular file"):
+    with pytest.raises(InputError, match="regular file"):
         read_experiment(str(tmp_path / "pipe.yaml"))
-    with pytest.raises(InputError, match="not a regular file"):
+    with pytest.raises(InputError, match="regular file"):
         read_contents(tmp_path / "pipe.yaml")
 
 
@@ -131,7 +131,7 @@ def test_a_row_in_the_making_is_left_out_of_growing_metrics(tmp_path):
     path = tmp_path / "metrics.csv"
     path.write_text("round,loss\n0,1.5\n1,0.")
     assert read_metrics(path, growing=True).rows == [["0", "1.5"]]
-    with pytest.raises(InputError, match="last line is cut"):
+    with pytest.raises(InputError, match=r"metrics\.csv.*last line"):
         read_metrics(path)
 
 
@@ -162,13 +162,13 @@ def test_no_reader_follows_an_hdf5_file_to_another_file(place, name, tmp_path):
     with h5py.File(path, "w", userblock_size=integrity.BLOCK) as file:
         place(file, name, secret)
     integrity.seal(path)
-    with pytest.raises(InputError, match="another file"):
+    with pytest.raises(InputError, match=r"found\.h5.*/train/x.*another file"):
         read_contents(path)
-    with pytest.raises(InputError, match="another file"):
+    with pytest.raises(InputError, match=r"found\.h5.*/train/x.*another file"):
         read_clients(path)
-    with pytest.raises(Damaged, match="another file"):
+    with pytest.raises(Damaged, match=r"found\.h5.*/train/x.*another file"):
         checkpoint.read_meta(path)
-    with pytest.raises(Damaged, match="another file"):
+    with pytest.raises(Damaged, match=r"found\.h5.*/train/x.*another file"):
         checkpoint.read_arrays(path)
 
 
@@ -209,7 +209,7 @@ def test_values_that_are_declared_but_not_stored_are_not_read(name, tmp_path):
             del file[name]
         file.create_dataset(name, (10**7, 1) if name == "metrics/rows" else (10**7,), kind)
     integrity.seal(path)
-    with pytest.raises(Damaged, match="declares 10000000 values"):
+    with pytest.raises(Damaged, match=r"c\.h5.*/metrics/rows.*\b10000000\b"):
         checkpoint.read_meta(path)
 
 
@@ -221,9 +221,9 @@ def test_a_sealed_description_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"format": 2}, "format 2"),
-        ({"configuration": "[" * 100_000}, "cannot be read"),
-        ({"configuration": json.dumps({**STORED, "rounds": 0})}, "rounds is not a whole number"),
+        ({"format": 2}, "/meta.*format 2.*1"),
+        ({"configuration": "[" * 100_000}, "recursion"),
+        ({"configuration": json.dumps({**STORED, "rounds": 0})}, "rounds.*whole number.*1"),
     ],
 )
 def test_a_sealed_description_is_not_believed(changes, reason, tmp_path):
@@ -236,10 +236,10 @@ def test_a_sealed_description_is_not_believed(changes, reason, tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"round\n4\n2\n", "rounds are not whole numbers that rise"),
-        (b"round\n\xff\n", "cannot be read"),
-        (b'round\n"0\n', "cannot be read"),
-        (b"\0" * 9, "no column round"),
+        (b"round\n4\n2\n", "rounds.*row 2"),
+        (b"round\n\xff\n", "utf-8.*0xff"),
+        (b'round\n"0\n', "unexpected end"),
+        (b"\0" * 9, "column round"),
     ],
 )
 def test_recorded_rounds_in_a_checkpoint_are_not_believed(content, reason, tmp_path):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
-import zipfile
+import re
 
 import numpy as np
 import pytest
@@ -109,7 +108,7 @@ def test_a_flipped_bit_is_seen(which, request, tmp_path):
     spoilt = bytearray(content)
     spoilt[content.index(weight)] ^= 1
     path.write_bytes(spoilt)
-    with pytest.raises(InputError, match=r"flipped\.pt' is damaged: .* its checksums"):
+    with pytest.raises(InputError, match=r"flipped\.pt'.*damaged.*checksums"):
         narrow(weights=str(path))
 
 
@@ -117,13 +116,13 @@ def test_a_digest_is_of_more_than_the_tensors(saved, tmp_path):
     path, content = tmp_path / "flipped.pt", bytearray(saved[0].read_bytes())
     content[10] ^= 1  # when the first record was written, which has no CRC
     path.write_bytes(content)
-    with pytest.raises(InputError, match="checksums"):
+    with pytest.raises(InputError, match=r"flipped\.pt'.*checksums"):
         narrow(weights=str(path))
 
 
 def test_a_classifier_of_another_width_is_named_and_can_be_drawn_anew(stored):
     path, tensors = stored
-    with pytest.raises(InputError, match=r"true .* mismatch for classifier\.1\.weight"):
+    with pytest.raises(InputError, match=r"model\.new_classifier=true.*classifier\.1\.weight"):
         narrow(62, weights=str(path))
     torch.manual_seed(1)
     network = narrow(62, weights=str(path), new_classifier=True)
@@ -140,7 +139,7 @@ def test_a_classifier_of_another_width_is_named_and_can_be_drawn_anew(stored):
 def test_an_extra_linear_layer_lies_behind_a_loaded_classifier(tmp_path):
     path = tmp_path / "imagenet.pt"
     torch.save(narrow(1000).state_dict(), path)
-    with pytest.raises(InputError, match=r"true .* Missing .* .classifier\.2\.weight"):
+    with pytest.raises(InputError, match=r"model\.new_classifier=true.*\"classifier\.2\.weight"):
         narrow(10, weights=str(path), extra_linear=True)
     network = narrow(10, weights=str(path), extra_linear=True, new_classifier=True)
     stored = torch.load(path, weights_only=True)
@@ -159,25 +158,28 @@ def changed(stored, tmp_path, change):
     [
         (
             lambda t: {k: v for k, v in t.items() if k != "features.3.conv.2.weight"},
-            r"Missing key.* .features\.3\.conv\.2\.weight",
+            r"changed\.pt.*\"features\.3\.conv\.2\.weight\"\.$",
         ),
         (
             lambda t: t.update({"features.0.1.bias": torch.zeros(9)}),
-            r"mismatch for features\.0\.1\.bias: .*\[9\].*\[8\]",
+            r"features\.0\.1\.bias.*\[9\].*\[8\]",
         ),
         (
             lambda t: t.update({"features.0.1.bias": torch.full((8,), torch.nan)}),
-            r"features\.0\.1\.bias holds infinite numbers or NaN",
+            r"features\.0\.1\.bias.*NaN",
         ),
         (
             lambda t: t.update({"features.0.1.bias": torch.ones(8, dtype=torch.complex64)}),
-            r"features\.0\.1\.bias holds numbers of type torch\.complex64; allowed: real",
+            r"features\.0\.1\.bias.*torch\.complex64.*torch\.float32",
         ),
         (
             lambda t: t.update({"features.0.1.bias": torch.ones(8, device="meta")}),
-            r"features\.0\.1\.bias holds no numbers; allowed: real",
+            r"features\.0\.1\.bias.*\bno numbers.*torch\.float32",
         ),
-        (lambda t: {f"net.{k}": v for k, v in t.items()}, r"Missing key.* .features"),
+        (
+            lambda t: {f"net.{k}": v for k, v in t.items()},
+            r"changed\.pt.*\"features\.0\.0\.weight\"",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(stored, tmp_path, change, words):
@@ -188,7 +190,7 @@ def test_what_does_not_fit_is_named(stored, tmp_path, change, words):
 @pytest.mark.parametrize("wrapper", ["module.", "_orig_mod."])
 def test_what_wrappers_put_before_names_is_taken_off(stored, tmp_path, wrapper):
     wrapped = changed(stored, tmp_path, lambda t: {wrapper + k: v for k, v in t.items()})
-    with pytest.warns(UserWarning, match=f"all names begin with '{wrapper}', which was taken off"):
+    with pytest.warns(UserWarning, match=re.escape(f"'{wrapper}'")):
         found = narrow(weights=str(wrapped)).state_dict()
     assert all(torch.equal(found[name], tensor) for name, tensor in stored[1].items())
 
@@ -206,7 +208,7 @@ def test_a_whole_module_is_refused_with_the_line_that_saves_its_tensors(tmp_path
 
 def test_weights_of_another_model_and_of_other_inputs_are_refused(stored):
     path, _ = stored
-    with pytest.raises(InputError, match=r"Missing key.* .conv1\.weight"):
+    with pytest.raises(InputError, match=r"weights\.pt.*\"conv1\.weight"):
         resnet18(data(), weights=str(path))
     with pytest.raises(
         InputError,
@@ -223,27 +225,19 @@ class Harm:
 def test_a_file_that_calls_functions_calls_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"a": Harm()}, "harm.pt")
-    with pytest.raises(InputError, match=r"'harm\.pt' is damaged: torch cannot load it"):
+    with pytest.raises(InputError, match=r"'harm\.pt'.*damaged.*torch\.save\("):
         narrow(weights="harm.pt")
     assert not (tmp_path / "harm").exists()
 
 
-@pytest.mark.parametrize("kind", ["missing", "text", "cut"])
-def test_what_is_no_file_of_weights_is_refused(stored, tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "words"), [("missing", "file"), ("text", "damaged"), ("cut", "damaged")]
+)
+def test_what_is_no_file_of_weights_is_refused(stored, tmp_path, kind, words):
     path = tmp_path / kind
-    if kind == "directory":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "text":
+    if kind == "text":
         path.write_text("weights")
-    elif kind == "pickle":
-        path.write_bytes(pickle.dumps({"a": 1}))
     elif kind == "cut":
         path.write_bytes(stored[0].read_bytes()[:-400])
-    elif kind == "zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("a", "b")
-    with pytest.raises(InputError, match=r"cannot be read|is damaged") as refused:
+    with pytest.raises(InputError, match=f"{re.escape(str(path))}'.*{words}"):
         narrow(weights=str(path))
-    assert str(path) in str(refused.value)

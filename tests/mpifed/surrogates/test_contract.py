@@ -21,13 +21,13 @@ def begun(data):
 
 
 def test_what_is_missing_is_named():
-    with pytest.raises(InputError, match="Halfway, which is not derived"):
+    with pytest.raises(InputError, match=r"algorithm\.surrogate.*Halfway.*surrogate\.Surrogate"):
         as_surrogate(Halfway())
 
     class Begun(Surrogate):
         size = n_parameters = 1
 
-    with pytest.raises(TypeError, match=r"abstract methods '?init'?, '?losses"):
+    with pytest.raises(TypeError, match=r"Begun.*\binit\b.*\blosses\b.*\bminimiser\b"):
         Begun()
 
 

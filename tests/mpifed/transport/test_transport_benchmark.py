@@ -151,17 +151,17 @@ def test_names_find_benchmarks(monkeypatch, tmp_path):
     assert find_benchmark(0, dimension=3).name == "random_icnn"
     assert find_benchmark(0, benchmark="gaussian", dimension=2).target_variance == 4
     assert find_benchmark(0, benchmark="gaussian", dimension=3).dimension == 3
-    with pytest.raises(InputError, match="MPIFED_DATA is not set"):
+    with pytest.raises(InputError, match=r"data\.raw.*MPIFED_DATA"):
         find_benchmark(0, benchmark="mix3tomix10", dimension=2)
-    with pytest.raises(InputError, match=r"data\.dimension is 3"):
+    with pytest.raises(InputError, match=r"data\.dimension.*\b3\b.*mix3tomix10.*2, 4, 8, 16, 32"):
         find_benchmark(0, benchmark="mix3tomix10", dimension=3)
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match=r"data\.raw.*/none'"):
         find_benchmark(0, dimension=2, raw=str(tmp_path / "none"))
     monkeypatch.setenv("MPIFED_DATA", str(tmp_path))
-    with pytest.raises(InputError, match="there is no directory"):
+    with pytest.raises(InputError, match=r"MPIFED_DATA.*/w2-benchmark'"):
         find_benchmark(0, benchmark="mix3tomix10", dimension=2)
     (tmp_path / "w2-benchmark").mkdir()
-    with pytest.raises(InputError, match=r"neither a file '2_v1\.pt' nor one"):
+    with pytest.raises(InputError, match=r"w2-benchmark'.*'2_v1\.pt'.*\.tar"):
         find_benchmark(0, dimension=2)
 
 
@@ -203,7 +203,7 @@ def test_state_dicts_are_read_from_directories_and_archives(stored, tmp_path):
         archive.add(tmp_path / "3_v1.pt", "w2/3_v1.pt")
     for path in (inside, inside / "w2.tar.xz"):
         assert torch.equal(read_potential(path, "3_v1.pt", model), flat.double())
-    with pytest.raises(InputError, match=r"has no file '3_v2\.pt'"):
+    with pytest.raises(InputError, match=r"w2\.tar\.xz'.*'3_v2\.pt'"):
         read_potential(inside, "3_v2.pt", model)
 
 
@@ -233,6 +233,6 @@ def test_a_file_that_asks_for_code_is_refused_and_runs_nothing(stored, tmp_path,
         pickle.loads(file.getvalue())
         assert marker.exists()
         marker.unlink()
-    with pytest.raises(InputError, match="is not a file of weights alone"):
+    with pytest.raises(InputError, match=r"'3_v1\.pt'.*weights"):
         read_potential(tmp_path, "3_v1.pt", model)
     assert not marker.exists()

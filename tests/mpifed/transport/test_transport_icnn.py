@@ -90,7 +90,7 @@ def test_the_widths_are_those_of_the_published_code():
     assert dense_icnn(16).n_parameters == 33 * 160 + 4096 + 2048 + 32
     options = check_options(dense_icnn, {"hidden": [8, 4]}, "model")
     assert dense_icnn(3, **options) == DenseICNN(3, (8, 4), 1e-4)
-    with pytest.raises(InputError, match="at least one width"):
+    with pytest.raises(InputError, match=r"model\.hidden.*\[\]"):
         dense_icnn(3, hidden=[])
 
 
