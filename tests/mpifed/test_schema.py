@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ def test_a_bound_admits_what_its_operator_does(bound, limit, value):
 @pytest.mark.parametrize("bound", [MultipleOf(2), Interval(ge=1, le=2), "words"])
 def test_a_bound_that_would_not_be_checked_fails(bound):
     for annotation in (Annotated[int, bound], Annotated[int, Ge(1), bound] | None):
-        with pytest.raises(NotImplementedError, match="allowed: Ge, Gt, Le and Lt"):
+        with pytest.raises(NotImplementedError, match="Ge, Gt, Le and Lt"):
             check_value(2, annotation, "x")
         with pytest.raises(NotImplementedError):
             allowed_values(annotation)
@@ -148,11 +149,18 @@ def test_wrong_values_of_usual_annotations_are_refused(option, value, said):
 
 
 @pytest.mark.parametrize(
-    "kind", [np.ndarray, set[int], bytes, Callable[[int], int], dict[int, str]]
+    ("kind", "name"),
+    [
+        (np.ndarray, "ndarray"),
+        (set[int], "set"),
+        (bytes, "bytes"),
+        (Callable[[int], int], "Callable"),
+        (dict[int, str], "mapping"),
+    ],
 )
-def test_no_value_of_a_file_fits_another_annotation(kind):
+def test_no_value_of_a_file_fits_another_annotation(kind, name):
     for value in (3, "a", [1], {"a": "b"}):
-        with pytest.raises(InputError, match=r"x is .*; it must be "):
+        with pytest.raises(InputError, match=rf"x .*{re.escape(repr(value))}.*{name}"):
             check_value(value, kind, "x")
 
 
