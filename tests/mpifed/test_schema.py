@@ -46,7 +46,9 @@ def test_a_bound_admits_what_its_operator_does(bound, limit, value):
     with pytest.raises(InputError) as refused:
         check_value(value, annotation, "x")
     said = limit if isinstance(limit, int) else f"{limit:g}"
-    assert str(refused.value) == f"x is {value!r}; it must be a number, {words} {said}"
+    assert re.fullmatch(
+        f"x .*{re.escape(repr(value))}.*{words} {re.escape(str(said))}", str(refused.value)
+    )
 
 
 @pytest.mark.parametrize("bound", [MultipleOf(2), Interval(ge=1, le=2), "words"])
@@ -71,15 +73,15 @@ def outer(*, inner: Inner = Inner(), factor: Annotated[float, Gt(0), Le(1)] | No
 def test_a_dataclass_is_read_from_a_mapping_of_its_fields():
     assert check_options(outer, {"inner": {"size": 5}}, "")["inner"] == Inner(size=5)
     for given_, message in (
-        ({"inner": {"size": 0}}, "o.inner.size is 0; it must be a whole number, at least 1"),
-        ({"inner": {"sise": 2}}, "Unknown option 'o.inner.sise'; did you mean 'size'? allowed: "),
-        ({"inner": {"kind": "c"}}, "o.inner.kind is 'c'; allowed: a, b"),
-        ({"inner": 3}, "o.inner is 3; it must be a mapping of options"),
-        ({"factor": 2}, "o.factor is 2; it must be a number, above 0, at most 1, or empty (null)"),
+        ({"inner": {"size": 0}}, "o.inner.size.* 0.*whole number.* 1"),
+        ({"inner": {"sise": 2}}, "'o.inner.sise'.*'size'"),
+        ({"inner": {"kind": "c"}}, "o.inner.kind.*'c'.* a, b"),
+        ({"inner": 3}, "o.inner .*3.*mapping"),
+        ({"factor": 2}, "o.factor.* 2.*number.* 0.* 1.*null"),
     ):
         with pytest.raises(InputError) as refused:
             check_options(outer, given_, "o")
-        assert str(refused.value).startswith(message)
+        assert re.search(message, str(refused.value))
 
 
 @pytest.mark.parametrize("section", ["rand_k", {"name": "rand_k"}, {"name": "rand_k", "k": None}])
@@ -136,16 +138,16 @@ def test_usual_annotations_are_understood():
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("sizes", 3, "model.sizes is 3; it must be a list [A,B,...] whose entries are each a whol"),
-        ("widths", [0], "whole number, at least 1"),
-        ("place", 3, "model.place is 3; it must be a path"),
-        ("table", 3, "model.table is 3; it must be a mapping"),
+        ("sizes", 3, r"model\.sizes.* 3.*list \[A,B,\.\.\.\].*whole number"),
+        ("widths", [0], "model.widths.*whole number.* 1"),
+        ("place", 3, "model.place.* 3.*path"),
+        ("table", 3, "model.table.* 3.*mapping"),
     ],
 )
 def test_wrong_values_of_usual_annotations_are_refused(option, value, said):
     with pytest.raises(InputError) as refused:
         check_options(annotated, {option: value}, "model")
-    assert said in str(refused.value)
+    assert re.search(said, str(refused.value))
 
 
 @pytest.mark.parametrize(
