@@ -43,12 +43,12 @@ def the_line(outcome) -> str:
     ("fail", "words", "expected"),
     [
         pytest.param(
-            *("die:0:3", [], "the process was killed by SIGKILL (out of memory?)"),
+            *("die:0:3", [], r"killed by SIGKILL \(out of memory\?\)"),
             marks=pytest.mark.slow,
         ),
-        ("die:1:3", [], "the process was killed by SIGKILL (out of memory?)"),
-        ("stand_still:1:3", [], "the process has been stopped for 5 s"),
-        ("go_round:1:3", ["stall_limit=4"], "no step forward for 4 s (stall_limit)"),
+        ("die:1:3", [], r"killed by SIGKILL \(out of memory\?\)"),
+        ("stand_still:1:3", [], "stopped.* 5 s"),
+        ("go_round:1:3", ["stall_limit=4"], ".* 4 s .*stall_limit.*"),
         ("leave:1:3", [], "SystemExit: 0"),
     ],
 )
@@ -61,7 +61,7 @@ def test_a_rank_that_is_gone_or_stands_still_ends_the_job(fail, words, expected,
     about = rf"mpifed: rank {rank} on {host} \({clients}\): (algorithm '.*', )?round 3: "
     line = the_line(outcome)
     held = HELD if "SIGKILL" in expected else ""
-    assert re.fullmatch(about + re.escape(expected) + held, line), line
+    assert re.fullmatch(about + ".*" + expected + held, line), line
 
 
 @pytest.mark.slow
