@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -280,15 +281,15 @@ def test_an_unbiased_run_is_repeated_by_its_configuration(algorithm, tmp_path, c
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["exchange=gossip"], "participation.weights is 'unbiased'"),
-        (["exchange.average_over=all"], "participation.weights is 'unbiased'"),
+        (["exchange=gossip"], "participation.weights.*'unbiased'"),
+        (["exchange.average_over=all"], "participation.weights.*'unbiased'"),
     ],
 )
 def test_weights_that_do_not_apply_are_refused(words, said, tmp_path, capfd):
     first = ["participation=0.5", "participation.weights=unbiased"]
     done = call([*TINY, *first, *words, "--output", tmp_path / "run"], capfd)
     assert done.code == 2
-    assert said in done.err
+    assert re.search(said, done.err)
     assert not (tmp_path / "run").exists()
 
 

@@ -113,7 +113,7 @@ def test_a_failure_is_raised_at_the_next_occasion_and_the_older_one_stays(tmp_pa
         begin(writer, tmp_path, 2, value(2))
         writer.settle()
         assert writer.failed
-        with pytest.raises(RunError, match=r"No space left on device; round-000001\.h5 is intact"):
+        with pytest.raises(RunError, match=r"No space left on device.*round-000001\.h5.*--resume"):
             begin(writer, tmp_path, 3, value(3))
     assert [path.name for path in tmp_path.iterdir()] == ["round-000001.h5"]
 
@@ -178,5 +178,5 @@ def test_an_mpi_that_takes_one_thread_only(tmp_path):
     assert launch(0, *words, one).code == 0
     assert rows(one) == rows(two)
     assert checkpoints(one) == checkpoints(two)
-    assert "does not let two threads call it" in (two / "log.txt").read_text()
+    assert "MPI_THREAD_MULTIPLE" in (two / "log.txt").read_text()
     assert summary_of(one)["state_digest"] == summary_of(two)["state_digest"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import re
 import stat
 import subprocess
 from pathlib import Path
@@ -24,19 +26,19 @@ def users_modules(monkeypatch):
     monkeypatch.syspath_prepend(commands.HERE)
 
 
-def refused(outcome, words, target: Path) -> None:
+def refused(outcome, pattern, target: Path) -> None:
     """One sentence, exit code 2 and nothing written."""
-    checked_refusal(outcome, words)
+    checked_refusal(outcome, pattern)
     assert not target.exists()
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["nowhere.yaml"], "nowhere.yaml' is missing"),
-        (["synthetic-fedm"], "did you mean 'synthetic-fedem'?"),
-        (["=3"], "neither an experiment nor an override"),
-        (["--resume"], "--resume needs --output DIR"),
+        (["nowhere.yaml"], r"'nowhere\.yaml'"),
+        (["synthetic-fedm"], "'synthetic-fedm'.*'synthetic-fedem'"),
+        (["=3"], "'=3'.*experiment.*key=value"),
+        (["--resume"], "--resume.*--output DIR"),
     ],
 )
 def test_experiments_that_are_not_there(words, expected, tmp_path, capfd, monkeypatch):
@@ -56,7 +58,11 @@ def test_experiments_that_are_not_there(words, expected, tmp_path, capfd, monkey
     ],
 )
 def test_words_of_other_tools_are_answered_by_the_full_key(word, meant, tmp_path, capfd):
-    refused(call([*TINY, word], capfd), f"did you mean {meant}?", tmp_path / "run")
+    refused(
+        call([*TINY, word], capfd),
+        rf"key '{word.partition('=')[0]}'.* {meant}\W*$",
+        tmp_path / "run",
+    )
 
 
 def test_a_section_may_be_left_out_where_one_in_use_has_the_key(capfd):
@@ -79,7 +85,7 @@ def test_a_folder_of_checkpoints_that_are_foreign_holds_no_run(tmp_path, capfd):
     for words in ([], ["--resume"], ["--restart"]):
         outcome = call([*TINY, "--output", tmp_path / "run", *words], capfd)
         assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
-        assert "other files ('checkpoints')" in outcome.messages[0]
+        assert re.search("--output.*'checkpoints'", outcome.messages[0])
     assert [*tmp_path.rglob("*.*")] == [foreign] and foreign.read_bytes() == b"PK"
 
 
@@ -88,13 +94,13 @@ def test_data_files_that_do_not_fit(tmp_path, capfd):
     assert run_command(["data", "digits", "--output", file, "--clients", 5]) == 0
     words = ["digits-fedem", "rounds=1", "--output", target]
     wrong = [*words, "clients=7", f"data={file}"]
-    refused(call(wrong, capfd), "clients is 7, but data.path", target)
-    refused(call([*words, "data=none.h5"], capfd), "there is no such file", target)
+    refused(call(wrong, capfd), "clients.* 7.*data.path.*digits.h5.* 5", target)
+    refused(call([*words, "data=none.h5"], capfd), "data.path.*'none.h5'", target)
     (tmp_path / "text.h5").write_text("hello")
-    refused(call([*words, f"data={tmp_path / 'text.h5'}"], capfd), "signature not found", target)
+    refused(call([*words, f"data={tmp_path / 'text.h5'}"], capfd), "text.h5.*signature", target)
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 3])
-    refused(call(wrong, capfd), "truncated", target)
+    refused(call(wrong, capfd), "digits.h5.*truncated", target)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +114,7 @@ def test_a_launcher_that_does_not_match_the_library(variable, tmp_path, capfd, m
     monkeypatch.setenv(variable, "4")
     target = tmp_path / "run"
     words = [*TINY, "--output", target]
-    refused(call(words, capfd), f"{variable} says that 4 tasks were started", target)
+    refused(call(words, capfd), f"{variable}.* 4 tasks", target)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
     silent = call(words, capfd)
     assert (silent.code, silent.err) == (2, "")
@@ -133,12 +139,12 @@ def test_an_output_that_is_or_holds_something_else(tmp_path, capfd):
     file.write_text("precious")
     outcome = call([*TINY, "--output", file], capfd)
     assert (outcome.code, file.read_text()) == (2, "precious")
-    assert outcome.messages[0].endswith("is a file; it must be a directory, or not exist yet")
+    assert re.search(f"--output {file} .*file.*directory", outcome.messages[0])
     outcome = call([*TINY, "--output", file / "below"], capfd)
     assert (outcome.code, len(outcome.messages)) == (2, 1)
     outcome = call([*TINY, "--output", tmp_path / ("long" * 100)], capfd)
     assert outcome.code == 2
-    assert "File name too long" in outcome.messages[0]
+    assert os.strerror(errno.ENAMETOOLONG) in outcome.messages[0]
     for name, target in (("itself", "itself"), ("dangling", "nowhere")):
         (tmp_path / name).symlink_to(target)
         for output in (tmp_path / name, tmp_path / name / "below"):
@@ -152,26 +158,29 @@ def test_an_output_that_holds_a_run(tmp_path, capfd):
     assert call([*TINY, "--quiet", "--output", target], capfd).code == 0
     before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
     for more, expected in (
-        ([], "already holds a run; add --resume"),
-        (["--dry-run"], "already holds a run"),
-        (["--resume", "local.lr=0.2"], "local.lr: 0.1 in the run, 0.2 now"),
-        (["--resume", "rounds=3"], "rounds is 3, but"),
-        (["--resume", "seed=1", "clients=5"], "clients: 4 in the run, 5 now; seed: 0 in the run"),
-        (["--resume", "exchange=gossip"], "exchange.name: 'server' in the run, 'gossip' now"),
-        (["--resume", "evaluation.unseen_fraction=0.3"], "evaluation.unseen_fraction: 0.0 in"),
-        (["--resume", "evaluation.validation_fraction=0.3"], "validation_fraction: 0.0 in the run"),
-        (["--resume", "algorithm=fedavg"], "algorithm.name: 'fedem' in the run"),
+        ([], "--resume.*--restart"),
+        (["--dry-run"], "--resume.*--restart"),
+        (["--resume", "local.lr=0.2"], "local.lr.* 0.1.* 0.2"),
+        (["--resume", "rounds=3"], "rounds.* 3.*round-000004.h5.* 4"),
+        (["--resume", "seed=1", "clients=5"], "clients.* 4.* 5.*seed.* 0.* 1"),
+        (["--resume", "exchange=gossip"], "exchange.name.*'server'.*'gossip'"),
+        (["--resume", "evaluation.unseen_fraction=0.3"], "evaluation.unseen_fraction.* 0.0.* 0.3"),
+        (
+            ["--resume", "evaluation.validation_fraction=0.3"],
+            "evaluation.validation_fraction.* 0.0.* 0.3",
+        ),
+        (["--resume", "algorithm=fedavg"], "algorithm.name.*'fedem'.*'fedavg'"),
     ):
         outcome = call([*TINY, *more, "--output", target], capfd)
         assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
-        assert expected in outcome.err
+        assert re.search(expected, outcome.err)
     assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
     elsewhere = tmp_path / "another"
     assert call([*TINY, "--quiet", "rounds=1", "--output", elsewhere], capfd).code == 0
     words = ["--resume", target / "checkpoints" / "round-000004.h5", "--output", elsewhere]
     outcome = call([*TINY, "rounds=6", *words], capfd)
     assert outcome.code == 2
-    assert "does not belong to; choose another directory" in outcome.messages[0]
+    assert re.search("--output.*another .*run/checkpoints/round-000004.h5", outcome.messages[0])
     assert len(rows(elsewhere)) == 2
 
 
@@ -194,11 +203,11 @@ def test_an_output_in_which_another_process_runs(tmp_path, capfd, monkeypatch):
         fcntl.flock(other, fcntl.LOCK_EX)
         outcome = call([*TINY, "rounds=6", "--resume", "--output", target], capfd)
     assert (outcome.code, len(outcome.messages)) == (2, 1)
-    assert "is in use: another process is running this run" in outcome.err
+    assert re.search(f"--output {target} .*process", outcome.err)
     assert (target / "metrics.csv").read_bytes() == before
     assert (target / "DONE").exists()
     # Once that one is gone, or has failed in this very process, the way is free.
-    with pytest.raises(InputError, match="is in use"), (target / "log.txt").open() as other:
+    with pytest.raises(InputError, match=r"run.*process"), (target / "log.txt").open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         mpifed.run(output=target, resume=True, rounds=6)
     assert mpifed.run(output=target, resume=True, rounds=6).status == "finished"
@@ -209,11 +218,11 @@ def test_a_directory_with_files_of_a_run_that_is_none(tmp_path, capfd):
     (tmp_path / "metrics.csv").write_text("precious")
     outcome = call([*TINY, "--resume", "--output", tmp_path], capfd)
     assert outcome.code == 2
-    assert "no config.yaml, so it cannot be resumed" in outcome.messages[0]
+    assert re.search(f"--output {tmp_path} .*config.yaml", outcome.messages[0])
     (tmp_path / "config.yaml").write_text("[")
     outcome = call([*TINY, "--resume", "--output", tmp_path], capfd)
     assert outcome.code == 2
-    assert "not valid YAML" in outcome.messages[0]
+    assert re.search("config.yaml, line 2.* YAML", outcome.messages[0])
     assert (tmp_path / "metrics.csv").read_text() == "precious"
 
 
@@ -227,23 +236,23 @@ def test_checkpoints_that_cannot_be_gone_on_from(tmp_path, capfd):
     flipped = whole[:middle] + bytes([whole[middle] ^ 4]) + whole[middle + 1 :]
     future = whole.replace(b"mpifed checkpoint 1\n", b"mpifed checkpoint 9\n", 1)
     for content, expected in (
-        (whole[:-1], "is damaged"),
-        (whole + b"\0", "is damaged"),
-        (flipped, "is damaged"),
-        (future, "has checkpoint format 9; this mpifed reads 1"),
-        (b"mpifed", "is not an mpifed checkpoint"),
-        (whole[512:], "is not an mpifed checkpoint"),
+        (whole[:-1], "wrong.h5.*seal"),
+        (whole + b"\0", "wrong.h5.*seal"),
+        (flipped, "wrong.h5.*seal"),
+        (future, "wrong.h5.*format 9.* 1"),
+        (b"mpifed", "wrong.h5.*mpifed checkpoint"),
+        (whole[512:], "wrong.h5.*mpifed checkpoint"),
     ):
         wrong.write_bytes(content)
         words = [*TINY, "--resume", wrong, "--output", target]
         refused(call(words, capfd), expected, target)
     (tmp_path / "empty").mkdir()
     words = ["--resume", tmp_path / "empty", "--output", target]
-    refused(call(words, capfd), "the directory holds no intact checkpoint", target)
+    refused(call(words, capfd), "--resume.*empty.*checkpoint", target)
     words = ["--resume", path.parent, "--output", target]
-    refused(call(words, capfd), "holds no intact checkpoint", target)
+    refused(call(words, capfd), "--resume.*source/checkpoints.*checkpoint", target)
     words = [*TINY, "data.dimension=21", "--resume", path, "--output", target]
-    refused(call(words, capfd), "data.dimension: 20 in the run, 21 now", target)
+    refused(call(words, capfd), "round-000002.h5.*data.dimension.* 20.* 21", target)
 
 
 def test_a_read_only_output_directory(tmp_path, capfd):
@@ -257,7 +266,7 @@ def test_a_read_only_output_directory(tmp_path, capfd):
         for target in (place, place / "run"):
             outcome = call([*TINY, "--output", target], capfd)
             assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
-            assert "cannot be written" in outcome.err
+            assert re.search(f"--output {target} .*{os.strerror(errno.EROFS)}", outcome.err)
         assert list(place.iterdir()) == []
 
 
@@ -277,10 +286,10 @@ def test_a_disk_that_gets_full(size, left, tmp_path, capfd):
         error = capfd.readouterr().err
         assert code == 1
         (line,) = error.splitlines()
-        assert "No space left on device" in line
+        assert os.strerror(errno.ENOSPC) in line
         found = sorted(place.glob("run/checkpoints/*"))
         assert not list(place.rglob(".*"))
-        expected = found[-1].name if found else "there is no checkpoint"
+        expected = found[-1].name if found else "checkpoint"
         assert expected in line
         assert len(found) >= left
         if found:
@@ -296,7 +305,7 @@ def test_a_disk_that_gets_full(size, left, tmp_path, capfd):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["rounds=-1"], "mpifed: rounds is -1"),
+        (["rounds=-1"], "rounds.* -1"),
         (["data=user_components:LonelyRefusal"], "rank 1 on "),
     ],
 )
@@ -305,5 +314,5 @@ def test_three_ranks_refuse_in_bounded_time_with_one_message(words, expected, tm
     outcome = launch(3, *TINY[:3], *words, "--output", target, seconds=60)
     assert outcome.code == 2, outcome
     (line,) = outcome.messages
-    assert expected in line
+    assert re.search(expected, line)
     assert not target.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 from pathlib import Path
 
 import heard
@@ -58,7 +59,7 @@ def _raise(recorded) -> None:
 
 def test_what_the_function_raises_ends_the_run_and_it_can_be_resumed(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    with pytest.raises(RunError, match="on_round fail_at_two, round 2: ValueError: the plot"):
+    with pytest.raises(RunError, match=r"fail_at_two.*round 2.*ValueError: the plot"):
         mpifed.run(**SMALL, **{"checkpoint.every": 1}, output=place, on_round=heard.fail_at_two)
     assert "round-000001.h5" in checkpoints(place)
     assert mpifed.read(place).status == "unfinished"
@@ -78,7 +79,7 @@ def test_the_command_calls_a_function_by_name(tmp_path: Path, capfd, monkeypatch
     lines = (tmp_path / "heard").read_text().splitlines()
     assert [line.split()[::2] for line in lines] == [["0", "False"], ["2", "True"]]
     wrong = call([*TINY, "--output", tmp_path / "no", "--on-round", "heard:wirte"], capfd)
-    assert wrong.code == 2 and "has no callable 'wirte'" in wrong.err
+    assert wrong.code == 2 and "'wirte'" in wrong.err
     assert not (tmp_path / "no").exists()
 
 
@@ -115,7 +116,7 @@ def test_only_rank_zero_calls_it_and_a_failure_ends_all_ranks(tmp_path: Path) ->
     words[words.index("--output") + 1] = tmp_path / "two"
     failed = launch(2, *words, "heard:fail_at_two")
     assert failed.code == 1
-    assert "rank 0 on" in failed.err and "on_round fail_at_two, round 2: ValueError" in failed.err
+    assert re.search("rank 0 .*fail_at_two.*round 2.*ValueError", failed.err)
     assert failed.err.count("Traceback") == 1
 
 
@@ -150,5 +151,5 @@ def test_a_run_that_goes_on_is_read_up_to_its_last_whole_line(tmp_path: Path) ->
         file.write("6,0.")
     going = mpifed.read(tmp_path)
     assert going.status == "unfinished" and list(going.metrics["round"]) == [0, 2, 4]
-    with pytest.raises(InputError, match="which holds no run"):
+    with pytest.raises(InputError, match=r"checkpoints'.*config\.yaml"):
         mpifed.read(tmp_path / "checkpoints")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -180,7 +181,7 @@ def test_every_truncation_is_recognised(written, tmp_path):
     lengths = {*range(600), *range(600, len(whole), 7), *range(len(whole) - 300, len(whole))}
     for length in sorted(lengths, reverse=True):
         os.truncate(cut, length)
-        with pytest.raises(Damaged, match=r"is damaged|is not an mpifed checkpoint"):
+        with pytest.raises(Damaged, match=r"round-000003\.h5.*(seal|mpifed checkpoint)"):
             seal.verify_seal(cut)
 
 
@@ -202,17 +203,17 @@ def test_a_state_of_another_form_is_not_read(written):
     fits = State(rows, rows, rows, empty)
     checkpoint.read_state(written, fits, True, np.arange(3))
     for value, words in (
-        (dataclasses.replace(fits, mixture=torch.zeros(3, 5)), "holds 'mixture'"),
-        (dataclasses.replace(fits, scale=torch.zeros(4)), "holds 'scale'"),
-        (dataclasses.replace(fits, mixture=rows.double()), "holds 'mixture' as float32"),
+        (dataclasses.replace(fits, mixture=torch.zeros(3, 5)), "'mixture'.*float32.*3, 4"),
+        (dataclasses.replace(fits, scale=torch.zeros(4)), "'scale'.*float32.*3, 4"),
+        (dataclasses.replace(fits, mixture=rows.double()), "'mixture'.*float32.*3, 4"),
     ):
         with pytest.raises(Damaged, match=words):
             checkpoint.read_state(written, value, True, np.arange(3))
-    with pytest.raises(Damaged, match="lacks the state 'model'"):
+    with pytest.raises(Damaged, match=r"round-000003\.h5.* 'model'$"):
         checkpoint.read_state(written, fits, False, np.arange(3))
     more = torch.zeros(5, 4)
     wants_more = State(more, more, rows, Inner(more[:, :0].long(), more[:, :0].long()))
-    with pytest.raises(Damaged, match="holds 'model'"):
+    with pytest.raises(Damaged, match=r"'model'.*float32.*3, 4"):
         checkpoint.read_state(written, wants_more, True, np.arange(5))
 
 
@@ -246,7 +247,9 @@ def test_what_cannot_be_written_leaves_the_others_alone(tmp_path, monkeypatch):
     for place in ("os.posix_fallocate", "os.fsync"):
         with monkeypatch.context() as patch:
             patch.setattr(place, refuse)
-            with pytest.raises(RunError, match=r"No space left on device; round-000004\.h5 is"):
+            with pytest.raises(
+                RunError, match=r"No space left on device.*round-000004\.h5.*--resume"
+            ):
                 write(path, meta(4), value, False, {}, alone(2))
 
     def sealed_and_changed(partial):
@@ -257,7 +260,7 @@ def test_what_cannot_be_written_leaves_the_others_alone(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         # Written without complaint, but not what was to be written.
         patch.setattr(checkpoint, "seal", sealed_and_changed)
-        with pytest.raises(RunError, match=r"content does not match its seal; round-000004"):
+        with pytest.raises(RunError, match=r"seal.*round-000004\.h5.*--resume"):
             write(path, meta(4), value, False, {}, alone(2))
     assert path.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["round-000004.h5"]
@@ -274,7 +277,7 @@ def test_a_run_recognises_a_state_that_is_not_the_recorded_one(tmp_path, capfd):
     outcome = call([*TINY, "rounds=6", "--resume", "--output", target], capfd)
     assert outcome.code == 1
     (line,) = outcome.messages
-    assert "does not give back the state of round 4" in line
+    assert re.search("round-000004.h5.* round 4", line)
 
 
 def test_more_rows_than_clients_are_refused_unread(tmp_path):
@@ -284,8 +287,8 @@ def test_more_rows_than_clients_are_refused_unread(tmp_path):
         del file["clients/mixture"]
         file.create_dataset("clients/mixture", (10**9, 3), np.float32)
     seal.seal(path)
-    said = r"it holds 'mixture' of shape \(1000000000, 3\) for 4 clients"
-    with pytest.raises(Damaged, match=said):
+    pattern = r"round-000004\.h5.*'mixture'.*\(1000000000, 3\).* 4 clients"
+    with pytest.raises(Damaged, match=pattern):
         mpifed.load(tmp_path / "run", round=4)
     assert checkpoint.newest(tmp_path / "run")[0][1].round == 2
 
@@ -362,7 +365,7 @@ def test_a_foreign_run_directory_is_not_gone_on_with(tmp_path, capfd):
     before = (target / "metrics.csv").read_bytes()
     newest = target / "checkpoints" / "round-000004.h5"
     outcome = call([*TINY, "--quiet", "--resume", newest, "--output", target], capfd)
-    assert outcome.code == 2 and "local is not a mapping" in outcome.messages[0]
+    assert outcome.code == 2 and re.search("local .*mapping", outcome.messages[0])
     for text in ("- 1\n", "a: &a [*a]\n", "rounds: .nan\n", "rounds: 2024-13-45\n"):
         (target / "config.yaml").write_text(text)
         for name in ("round-000002.h5", "round-000004.h5"):

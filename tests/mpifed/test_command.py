@@ -109,7 +109,7 @@ def test_an_option_that_the_algorithm_does_not_read_is_named(algorithm, unread, 
     words = ["digits-fedem", "clients=4", "rounds=1", "local.lr=0.3", f"algorithm={algorithm}"]
     assert call([*words, "--quiet", "--output", tmp_path / "run"], capfd).code == 0
     log = (tmp_path / "run" / "log.txt").read_text().splitlines()
-    said = [line.split("=")[0] for line in log if "changes nothing: of the section" in line]
+    said = [line.split("=")[0] for line in log if line.startswith("local.") and "=" in line]
     assert said == [f"local.{name}" for name in unread]
 
 
@@ -253,7 +253,7 @@ def test_the_function_takes_what_python_programs_have(tmp_path):
     )
     stored = yaml.safe_load((result.directory / "config.yaml").read_text())
     assert (stored["rounds"], stored["local"]["lr"], stored["seed"]) == (1, 0.5, 2)
-    with pytest.raises(InputError, match=r"extent|hidden"):
+    with pytest.raises(InputError, match=r"model\.hidden.*object.*whole number"):
         mpifed.run(model={"name": "mlp", "hidden": [object()]}, output=tmp_path / "wrong")
 
 
@@ -349,7 +349,9 @@ def test_the_method_in_the_readme_is_fedavg(sections):
 def test_steps_without_their_channel_are_told_of_it():
     alike = {"exchange": "gossip", "clients": 5}
     assert digest_of("without:Mine", **alike) != digest_of("fedavg", **alike)  # other rates
-    with pytest.raises(TypeError, match=r"Led works within local steps.* draws, channel\)"):
+    with pytest.raises(
+        TypeError, match=r"Led .*local\(start, optimizer, clients, draws, channel\)"
+    ):
         digest_of("without:Mine", exchange=LED, clients=5)
 
 

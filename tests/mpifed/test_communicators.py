@@ -49,7 +49,7 @@ def test_a_run_on_some_ranks_leaves_the_others_alone(tmp_path):
         result = mpifed.run("synthetic-fedem", output=folder / "part", comm=part, **SMALL)
         assert result.summary["ranks"] == part.size
     else:
-        with pytest.raises(InputError, match="must be an intracommunicator"):
+        with pytest.raises(InputError, match=r"comm .*intracommunicator"):
             mpifed.run("synthetic-fedem", comm=part)
     job.barrier()
 
@@ -60,5 +60,5 @@ def test_the_page_splits_the_job_as_the_tests_do():
 
 
 def test_ranks_and_a_communicator_exclude_each_other():
-    with pytest.raises(InputError, match="comm and ranks were given"):
+    with pytest.raises(InputError, match=r"comm .*ranks "):
         mpifed.run("synthetic-fedem", comm=object(), ranks=2)

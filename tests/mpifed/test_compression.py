@@ -106,7 +106,7 @@ def test_biased_ones_have_a_contraction_and_no_omega(section):
     bound = (1 - compressor.contraction(10)) * float((row**2).sum())
     assert squares.mean() <= bound + 5 * squares.std() / math.sqrt(times)
     assert not compressor.unbiased
-    with pytest.raises(ValueError, match="biased"):
+    with pytest.raises(ValueError, match=r"biased.*omega"):
         compressor.omega(10)
 
 
@@ -419,7 +419,7 @@ def test_int8_levels_through_mpi_are_what_the_sum_is_made_of():
     [
         (
             {"name": "composition", "outer": "test_compression:Sign"},
-            "is biased",
+            "compression.outer.*'test_compression:Sign'.*quantise.*natural",
         ),
     ],
 )
@@ -472,9 +472,9 @@ def test_what_is_sent_and_its_bits_are_enough_and_nothing_is_proven_of_it():
     made = build("test_compression:Halved")
     assert not made.unbiased and made.contraction(9) == 0
     assert made.floats(9, Draws(0, 1), np.arange(2)).tolist() == [9, 9]
-    with pytest.raises(InputError, match="Halved is biased and has no contraction"):
+    with pytest.raises(InputError, match=r"Halved .*contraction.*exchange\.consensus_step"):
         proven_contraction(made, 9)
-    with pytest.raises(InputError, match="Claimed is unbiased, but has no omega"):
+    with pytest.raises(InputError, match=r"Claimed .*omega"):
         build("test_compression:Claimed").contraction(9)
 
 
@@ -497,7 +497,7 @@ def test_configurations_spell_out_the_options_inside():
         "inner": {"name": "rand_k", "k": 5, "fraction": 0.1, "indices": "seed"},
     }
     assert resolve({"compression": section}) == configuration
-    with pytest.raises(InputError, match=r"compression\.inner\.outer\.bits is 99"):
+    with pytest.raises(InputError, match=r"compression\.inner\.outer\.bits.* 99.* 2.* 16"):
         inner = {"name": "composition", "outer": {"name": "quantise", "bits": 99}}
         resolve({"compression": {"name": "bernoulli", "inner": inner}})
 

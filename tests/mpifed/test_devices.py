@@ -139,7 +139,7 @@ def test_chosen_coordinates_of_gradients_stay_on_the_device(name):
 )
 def test_networks_are_trained_on_the_device(network, stepping):
     if network != "plain" and stepping == "stacked":
-        with pytest.raises(InputError, match="cannot be stacked"):
+        with pytest.raises(InputError, match=r"local\.stepping.*'stacked'.*auto, one_by_one"):
             rounds("fedavg", "server", "cpu", **of_network(network, stepping))
         return
     same_on_the_device("fedavg", "server", **of_network(network, stepping))
@@ -199,7 +199,7 @@ def test_the_pretended_device_refuses_what_a_gpu_refuses():
 
 @pytest.mark.parametrize("name", ["fedmm", "fedmm_theta", "sa_ssmm", "fedmgs"])
 def test_methods_of_the_cpu_alone_say_so(name):
-    with pytest.raises(InputError, match="computes on the CPU; allowed: auto, cpu"):
+    with pytest.raises(InputError, match=rf"device.*'cuda'.*'{name}'.*auto, cpu"):
         engine_of(name, "server", device="cuda")
     assert engine_of(name, "server", device="auto").setup.device.type == "cpu"
 
@@ -245,7 +245,7 @@ def test_a_run_on_the_cpu_leaves_torch_as_it_is(name, supported, two_gpus):
 def test_without_a_gpu_cuda_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto", True, Alone()) == torch.device("cpu")
-    with pytest.raises(InputError, match="torch sees no GPU; allowed here: auto, cpu"):
+    with pytest.raises(InputError, match=r"device.*'cuda'.*GPU.*auto, cpu"):
         choose_device("cuda", True, Alone())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import re
 
 import h5py
 import numpy as np
@@ -206,8 +207,8 @@ def predictor(parameters, mixture=None):
 def test_predictors_of_other_shapes_are_refused(case):
     with pytest.raises(RunError) as refused:
         checked_predictor(None, "deploy", predictor(*SHAPES[case]), N, P)
-    assert f"parameters of shape {SHAPES[case][0]} and " in str(refused.value)
-    assert "return (M, 6) for M models that all share, or (3, M, 6)" in str(refused.value)
+    assert str(SHAPES[case][0]) in str(refused.value)
+    assert re.search(r"\(M, 6\).*\(3, M, 6\)", str(refused.value))
 
 
 @pytest.mark.parametrize(
@@ -354,4 +355,4 @@ def test_optima_of_other_training_samples_are_refused(tmp_path, capfd):
     words += [f"algorithm.optima_from={tmp_path / 'all'}", "evaluation.validation_fraction=0.25"]
     outcome = call(["flix-tags", *words, "--output", tmp_path / "held"], capfd)
     assert outcome.code == 2
-    assert "evaluation.validation_fraction is 0.0 there, 0.25 here" in outcome.messages[0]
+    assert re.search("evaluation.validation_fraction.* 0.0.* 0.25", outcome.messages[0])

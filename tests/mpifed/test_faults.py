@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import re
 import socket
@@ -42,12 +43,12 @@ def the_line(outcome) -> str:
     ("fail", "words", "expected"),
     [
         pytest.param(
-            *("die:0:3", [], "the process was killed by SIGKILL (out of memory?)"),
+            *("die:0:3", [], r"killed by SIGKILL \(out of memory\?\)"),
             marks=pytest.mark.slow,
         ),
-        ("die:1:3", [], "the process was killed by SIGKILL (out of memory?)"),
-        ("stand_still:1:3", [], "the process has been stopped for 5 s"),
-        ("go_round:1:3", ["stall_limit=4"], "no step forward for 4 s (stall_limit)"),
+        ("die:1:3", [], r"killed by SIGKILL \(out of memory\?\)"),
+        ("stand_still:1:3", [], "stopped.* 5 s"),
+        ("go_round:1:3", ["stall_limit=4"], ".* 4 s .*stall_limit.*"),
         ("leave:1:3", [], "SystemExit: 0"),
     ],
 )
@@ -60,7 +61,7 @@ def test_a_rank_that_is_gone_or_stands_still_ends_the_job(fail, words, expected,
     about = rf"mpifed: rank {rank} on {host} \({clients}\): (algorithm '.*', )?round 3: "
     line = the_line(outcome)
     held = HELD if "SIGKILL" in expected else ""
-    assert re.fullmatch(about + re.escape(expected) + held, line), line
+    assert re.fullmatch(about + ".*" + expected + held, line), line
 
 
 @pytest.mark.slow
@@ -87,7 +88,7 @@ def test_a_client_that_diverges_is_left_out(exchange, tmp_path, capfd, monkeypat
         stopped, dropped = tmp_path / f"{how}-stopped", tmp_path / f"{how}-dropped"
         outcome = call([*words, stopped], capfd)
         assert outcome.code == 1
-        assert "round 3: client 2 has a value in its" in outcome.messages[0]
+        assert re.search("round 3: client 2 .*finite", outcome.messages[0])
         assert rows(stopped)[-1]["round"] == "2"
         summary = summary_of(stopped)
         assert (summary["status"], summary["rounds"]) == ("diverged", 3)
@@ -96,7 +97,7 @@ def test_a_client_that_diverges_is_left_out(exchange, tmp_path, capfd, monkeypat
         active = [row["active_clients"] for row in rows(dropped)]
         assert active == ["", "6", "6", "4", "6", "6"]
         log = (dropped / "log.txt").read_text()
-        assert "round 3 was run without clients 2, 3, whose numbers were not finite" in log
+        assert re.search("round 3 .*without clients 2, 3\\b", log)
     # Whatever it is that diverges, it is as if these two had taken no part in round 3.
     assert rows(tmp_path / "update-dropped") == rows(tmp_path / "own-dropped")
 
@@ -131,7 +132,7 @@ def test_a_run_in_which_all_diverge_stops(tmp_path, capfd, monkeypatch):
     words = [*TINY, DIVERGES, "on_divergence=drop", "--quiet", "--output", tmp_path / "run"]
     outcome = call(words, capfd)
     assert outcome.code == 1
-    assert "round 2: client 0 has a value in its update that is not finite" in outcome.messages[0]
+    assert re.search("round 2: client 0 .*update.*finite", outcome.messages[0])
 
 
 def test_a_loss_that_is_not_finite_is_told_although_the_state_is(tmp_path, capfd):
@@ -139,15 +140,14 @@ def test_a_loss_that_is_not_finite_is_told_although_the_state_is(tmp_path, capfd
     words += ["--quiet", "on_divergence=drop", "evaluation.every=1", "--output", tmp_path / "run"]
     assert call(words, capfd).code == 0
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert log.count("the training loss of client ") == 1
-    assert "is not finite: numbers have grown too large" in log
+    assert len(re.findall("training loss of client .*finite", log)) == 1
 
 
 def test_a_server_that_diverges_is_no_client_s_fault(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("DIVERGE", "server::2")
     outcome = call([*TINY, DIVERGES, "--quiet", "--output", tmp_path / "run"], capfd)
     assert outcome.code == 1
-    assert "the server's state after round 2 is not finite" in outcome.messages[0]
+    assert re.search("server.* round 2 .*finite", outcome.messages[0])
     assert summary_of(tmp_path / "run")["status"] == "diverged"
 
 
@@ -166,7 +166,7 @@ def test_every_client_of_a_rank_that_diverges_is_found():
     def move(k, ids, x):
         return np.select([(ids == 5)[:, None], (ids == 11)[:, None]], [np.nan, -np.inf], 1.0)
 
-    with pytest.raises(Diverged, match="client 5 has a value in its update") as caught:
+    with pytest.raises(Diverged, match=r"client 5 .*update") as caught:
         moved(move, 12, np.zeros(1), exchange="server")
     assert caught.value.clients == [5, 11]
 
@@ -243,6 +243,5 @@ def test_a_checkpoint_s_writer_that_fails_is_heard_at_the_next_round(tmp_path, c
                 outcome = call([*TINY, *words], capfd)
             (line,) = outcome.messages if ranks else outcome.err.splitlines()
             assert outcome.code == 1
-            assert "No space left on device; round-0" in line
-            assert "is intact, and --resume continues from it" in line
+            assert re.search(rf"{os.strerror(errno.ENOSPC)}.*round-0\d+\.h5.*--resume", line)
             assert not list((place / "run" / "checkpoints").glob(".*"))

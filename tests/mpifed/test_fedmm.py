@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -221,8 +223,8 @@ def test_the_rate_of_control_variates_that_the_theorem_asks_for():
     data = data_of(least_squares(), {"name": "bernoulli", "p": 0.5}, targets=1)
     run = Run("fedmm", data, quadratic(0.1), ("test_fedmm:Tenth", {}), control_variate_rate=0.6)
     first, second, *_ = run.remarks()
-    assert "omega_p 1.2;" in first and "at most 0.4545" in first
-    assert "control_variate_rate is 0.6" in second
+    assert re.search("omega_p 1.2.* 0.4545", first)
+    assert re.search("control_variate_rate.* 0.6", second)
 
 
 def test_the_first_oracle_is_forgotten_or_kept():

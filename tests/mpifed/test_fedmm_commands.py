@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
-from commands import call, rows, summary_of
+from commands import call, checked_refusal, rows, summary_of
 
 TRANSPORT = (
     "transport-fedmm-ot",
@@ -34,7 +36,7 @@ def test_what_auto_means_is_settled_by_the_first_start(tmp_path, capfd, monkeypa
     monkeypatch.setenv("MPIFED_DATA", str(tmp_path))
     refused = call([*TRANSPORT, "--output", cut, "--resume"], capfd)
     assert refused.code == 2
-    assert "data.benchmark: 'random_icnn' in the run, 'mix3tomix10' now" in refused.err
+    assert re.search("data.benchmark.*'random_icnn'.*'mix3tomix10'", refused.err)
     assert call(["rounds=4", "--output", cut, "--resume"], capfd).code == 0
     assert rows(cut) == rows(whole)
 
@@ -51,23 +53,30 @@ def test_a_run_on_published_potentials_does_not_go_on_without_them(tmp_path, cap
     (run / "config.yaml").write_text(yaml.safe_dump(stored))
     monkeypatch.delenv("MPIFED_DATA")
     refused = call(["--output", run, "--resume"], capfd)
-    assert refused.code == 2 and "MPIFED_DATA is not set" in refused.err
+    assert refused.code == 2 and "MPIFED_DATA" in refused.err
 
 
-FRESH = "algorithm.online is true, which draws samples; allowed: dictionary, poisson, gaussian_mix"
+FRESH = "algorithm.online.* True.*dictionary, poisson, gaussian_mix"
 ONLINE = ["algorithm.online=true", "algorithm.batch=5", "clients=4"]
 LABELLED = ("data=digits", "clients=4", "rounds=2", "participation=1.0", "compression=none")
 REFUSED = {
     "fedadam on a dictionary": (
         ["synthetic-fedem", "algorithm=fedadam", "data=dictionary", "clients=4"],
-        "whose task is unlabelled, but algorithm 'fedadam' learns from: classification",
+        "unlabelled.*'fedadam'.*classification",
     ),
     "fresh digits": (["fedmm-heterogeneous", "data=digits", *ONLINE], FRESH),
     "ten labels for a logistic loss": (
         ["fedmm-homogeneous", *LABELLED, "algorithm.surrogate={name: quadratic, loss: logistic}"],
-        "algorithm.surrogate.loss is 'logistic', but 'digits' has 10 classes; it must have 2",
+        "algorithm.surrogate.loss.*'logistic'.*'digits'.* 10 classes.* 2",
     ),
 }
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_data_that_do_not_fit_the_algorithm_are_refused(case, tmp_path, capfd):
+    words, pattern = REFUSED[case]
+    checked_refusal(call([*words, "--output", tmp_path / "run"], capfd), pattern)
+    assert not (tmp_path / "run").exists()
 
 
 def test_who_can_draw_samples_runs_online(tmp_path, capfd):
@@ -86,10 +95,9 @@ def test_one_client_alone_sends_nothing(tmp_path, capfd):
     assert float(found[-1]["objective"]) < float(found[0]["objective"])
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "Theorem 1" not in log and "omega" not in log
-    assert "algorithm.control_variate_rate=0.3 changes nothing" in log
+    assert "algorithm.control_variate_rate=0.3" in log
     planned = call([*words, "--dry-run"], capfd).out
-    assert "exchange    none: the algorithm sends nothing" in planned
-    assert "a message has 0 bytes" in planned
+    assert re.search("exchange +none", planned) and " 0 bytes" in planned
 
 
 SIGNED = (
@@ -106,10 +114,8 @@ SIGNED = (
 def test_a_client_that_diverges_is_named_with_the_step_that_the_method_has(tmp_path, capfd):
     """Negative means have no T; a client that has one is left out on request."""
     outcome = call([*SIGNED, "--quiet", "--output", tmp_path / "run"], capfd)
-    assert outcome.code == 1 and outcome.messages == [
-        "mpifed: round 1: client 0 has a value in its update that is not finite: the training "
-        "diverged; a smaller algorithm.step may help"
-    ]
+    (line,) = outcome.messages
+    assert outcome.code == 1 and re.search("round 1: client 0 .*finite.*algorithm.step", line)
     assert summary_of(tmp_path / "run")["status"] == "diverged"
     dropped = [*SIGNED, "on_divergence=drop", "--quiet", "--output", tmp_path / "dropped"]
     assert call(dropped, capfd).code == 0
@@ -130,18 +136,18 @@ def test_labels_are_learnt_by_who_takes_a_target_and_by_nobody_else(
     words = ["fedmm-homogeneous", *LABELLED, f"algorithm={{name: fedmm, surrogate: {surrogate}}}"]
     assert call([*words, "--output", tmp_path / "run"], capfd).code == 0
     assert rows(tmp_path / "run")[-1]["up_bits"] == str(2 * 4 * 64 * numbers)
-    said = "describes the inputs alone: the targets of 'digits' are not used"
-    assert (tmp_path / "run" / "log.txt").read_text().count(said) == says
+    said = "inputs alone.*targets.*'digits'"
+    assert len(re.findall(said, (tmp_path / "run" / "log.txt").read_text())) == says
 
 
 def test_a_rho_far_too_large_ends_in_a_run_that_diverged(tmp_path, capfd):
     words = ["fedmm-homogeneous", *LABELLED, "rounds=60", "evaluation.every=5", "--quiet"]
     words.append("algorithm={name: fedmm, surrogate: {name: quadratic, rho: 5000}}")
     outcome = call([*words, "--output", tmp_path / "run"], capfd)
-    assert outcome.code == 1 and "the objective is " in outcome.messages[0]
-    assert outcome.messages[0].endswith("the training diverged; a smaller algorithm.step may help")
+    assert outcome.code == 1 and re.search("objective .*algorithm.step", outcome.messages[0])
     assert summary_of(tmp_path / "run")["status"] == "diverged"
-    assert "warning: algorithm.surrogate.rho is 5000" in (tmp_path / "run" / "log.txt").read_text()
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert re.search("warning: algorithm.surrogate.rho.* 5000", log)
 
 
 def test_a_run_goes_on_to_more_rounds_more_than_once(tmp_path, capfd):
@@ -165,24 +171,24 @@ DICTIONARY, MAP, ADAM = "fedmm-heterogeneous", "transport-fedmm-ot", "transport-
 @pytest.mark.parametrize(
     ("experiment", "words", "message"),
     [
-        (DICTIONARY, ["compression={name: top_k, k: 3}"], "compression is 'top_k'"),
-        (DICTIONARY, ["exchange=gossip"], "participation is 0.5"),
+        (DICTIONARY, ["compression={name: top_k, k: 3}"], "compression.*'top_k'"),
+        (DICTIONARY, ["exchange=gossip"], "participation.* 0.5"),
         (
             DICTIONARY,
             ["algorithm=sa_ssmm"],
-            "clients is 20",
+            "clients.* 20",
         ),
         (
             DICTIONARY,
             ["algorithm=fedmgs"],
-            "compression is 'quantise'",
+            "compression.*'quantise'",
         ),
-        (DICTIONARY, ["algorithm.surrogate.n_atoms=0"], "surrogate.n_atoms is 0"),
-        (MAP, ["compression={name: top_k, k: 3}"], "compression is 'top_k'"),
-        (MAP, ["local.momentum=0.9"], "local.momentum is 0.9"),
-        (ADAM, ["data=digits"], "data is 'digits'"),
+        (DICTIONARY, ["algorithm.surrogate.n_atoms=0"], "surrogate.n_atoms.* 0"),
+        (MAP, ["compression={name: top_k, k: 3}"], "compression.*'top_k'"),
+        (MAP, ["local.momentum=0.9"], "local.momentum.* 0.9"),
+        (ADAM, ["data=digits"], "data.*'digits'"),
     ],
 )
 def test_what_does_not_go_together_is_refused(experiment, words, message, capfd):
     refused = call([experiment, *words, "--dry-run"], capfd)
-    assert refused.code == 2 and message in refused.err
+    assert refused.code == 2 and re.search(message, refused.err)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -96,17 +98,17 @@ def fragile_run(kind, *means, keys=None):
 
 @pytest.mark.parametrize("kind", ["fedmm", "fedmm_theta"])
 def test_linear_algebra_that_fails_is_a_client_that_diverged(kind):
-    with pytest.raises(Diverged, match="client 1 has a value") as caught:
+    with pytest.raises(Diverged, match="client 1 ") as caught:
         fragile_run(kind, 1.0, -4.0, 2.0, -1.0).go()
     assert caught.value.clients == [1, 3]
 
 
 def test_t_that_fails_is_the_clients_in_parameter_space_and_else_the_servers():
-    with pytest.raises(Diverged, match="client 1 has a value") as caught:
+    with pytest.raises(Diverged, match="client 1 ") as caught:
         fragile_run("fedmm_theta", 1.0, 40.0).go()
     assert caught.value.clients == [1]
     run = fragile_run("fedmm", 1.0, 40.0).go()
-    with pytest.raises(Diverged, match=r"the server's T\(S\) cannot be computed.*s is too large"):
+    with pytest.raises(Diverged, match=r"server.*T\(S\).*s is too large"):
         run.go()
 
 
@@ -148,7 +150,7 @@ def test_what_was_measured_is_what_a_resumed_run_has():
 
 
 def test_counts_that_are_all_zero_have_no_mean_to_know():
-    with pytest.raises(InputError, match=r"mean.* is 0.*above 0"):
+    with pytest.raises(InputError, match=r"surrogate\.mean.*\'measured\'.* 0\b.*above 0"):
         Run("fedmm", data_of([np.zeros((3, 1))]), {"name": "poisson", "mean": "measured"})
 
 
@@ -188,14 +190,14 @@ def test_without_rho_it_is_one_over_the_measured_l(rule, q):
 def test_a_rho_above_one_over_l_is_warned_of_and_what_becomes_of_it_diverged():
     data = data_of(least_squares(), targets=1)
     run = Run("fedmm", data, {"name": "quadratic", "rho": 5000.0}, **CONSTANT)
-    assert "algorithm.surrogate.rho is 5000" in run.remarks()[-1]
+    assert re.search("algorithm.surrogate.rho .*5000", run.remarks()[-1])
     for _ in range(12):
         run.go()
     assert bool(torch.isfinite(run.s).all())
-    with pytest.raises(Diverged, match=r"the objective is \S+: the training diverged"):
+    with pytest.raises(Diverged, match=r"objective.* \d\S+e\+\d+"):
         run.measured()
     good = Run("fedmm", data, {"name": "quadratic", "rho": 0.01}, **CONSTANT)
-    assert not any("surrogate.rho is" in line for line in good.remarks())
+    assert not any("surrogate.rho" in line for line in good.remarks())
 
 
 LOGISTIC = {"name": "quadratic", "loss": "logistic"}
@@ -226,7 +228,7 @@ def test_labels_of_minus_one_and_one_are_those_of_zero_and_one():
 
 @pytest.mark.parametrize(
     ("kinds", "found"),
-    [((0.0, 1.0, 2.0), "others"), ((-1.0, 0.0, 1.0), "all three of -1, 0 and 1")],
+    [((0.0, 1.0, 2.0), "others"), ((-1.0, 0.0, 1.0), "-1, 0 and 1")],
 )
 def test_a_logistic_loss_refuses_other_targets(kinds, found):
     with pytest.raises(InputError, match=rf"\{{0, 1\}}.*\{{-1, 1\}}.*{found}"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -325,7 +327,7 @@ def test_theorems_are_quoted_only_where_they_hold():
     assert "Theorem" not in told("flix", RAND)
     assert "Theorem" not in told("flix", ("top_k", {"k": 2}))
     bold = told("diana", RAND, control_variate_rate=1.0)
-    assert "control_variate_rate 1 is above 1 / (1 + omega)" in bold
+    assert re.search(r"control_variate_rate 1 .*1 / \(1 \+ omega\)", bold)
     assert "Theorem" not in bold
 
 

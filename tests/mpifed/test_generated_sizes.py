@@ -11,9 +11,9 @@ T, WIDEST, BEYOND = 10**12, 2**63 - 1, 10**20
 TUNED = [*TINY, "algorithm=fedavg_ft"]
 
 STEPS = [
-    (TINY, [f"local.steps={T}"], "local.steps is 1000000000000, which needs"),
-    (TINY, [f"local.epochs={T}"], "local.epochs is 1000000000000, which with"),
-    (TUNED, [f"algorithm.tune_epochs={T}"], "algorithm.tune_epochs is 1000000000000, which"),
+    (TINY, [f"local.steps={T}"], "local.steps.* 1000000000000.* memory"),
+    (TINY, [f"local.epochs={T}"], "local.epochs.* 1000000000000.* memory"),
+    (TUNED, [f"algorithm.tune_epochs={T}"], "algorithm.tune_epochs.* 1000000000000.* memory"),
 ]
 
 

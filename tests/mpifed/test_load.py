@@ -259,11 +259,11 @@ def test_the_round_is_the_newest_or_the_one_asked_for(tmp_path):
     assert not torch.equal(last.state_dict()["1.weight"], before.state_dict()["1.weight"])
     newest = folder / "checkpoints" / "round-000003.h5"
     newest.write_bytes(newest.read_bytes()[:-1])
-    with pytest.warns(UserWarning, match="passed over: .*round-000003"):
+    with pytest.warns(UserWarning, match=r"round-000003\.h5"):
         assert mpifed.load(folder).round == 2
-    with pytest.raises(InputError, match="round-000003"):
+    with pytest.raises(InputError, match=r"round-000003\.h5.*seal"):
         mpifed.load(folder, round=3)
-    with pytest.raises(InputError, match=r"round is 7, but .* holds checkpoints of: 2, 3$"):
+    with pytest.raises(InputError, match=r"round .*\b7\b.*run.* 2, 3$"):
         mpifed.load(folder, round=7)
 
 
@@ -306,17 +306,17 @@ def test_a_checkpoint_of_another_version_is_refused(finished, tmp_path):
     for path in (folder / "checkpoints").glob("*.h5"):
         text = path.read_bytes()
         path.write_bytes(text.replace(b"mpifed checkpoint 1\n", b"mpifed checkpoint 9\n", 1))
-    with pytest.raises(InputError, match="format 9"):
+    with pytest.raises(InputError, match=r"round-000003\.h5.*format 9.* 1"):
         mpifed.load(folder, round=3)
 
 
 def test_wrong_numbers_are_refused(finished, tmp_path):
     trained = mpifed.load(finished)
-    with pytest.raises(InputError, match="client is 5; allowed: 0 to 4"):
+    with pytest.raises(InputError, match=r"client .*\b5\b.* 0 to 4"):
         trained.client(5)
-    with pytest.raises(InputError, match=r"client is 1\.5; allowed: 0 to 4"):
+    with pytest.raises(InputError, match=r"client .*\b1\.5\b.* 0 to 4"):
         trained.samples(1.5)
-    with pytest.raises(InputError, match="algorithm 'local' has no model that all clients share"):
+    with pytest.raises(InputError, match=r"algorithm \'local\'.*client\(i\)\.state_dict\(\)"):
         trained.save(tmp_path / "model.pt")
     assert not any(tmp_path.iterdir())
 
@@ -325,7 +325,7 @@ def test_a_run_without_a_predictor_is_refused(tmp_path):
     folder = tmp_path / "run"
     overrides = {"rounds": 2, "clients": 3, "data.samples": 40}
     mpifed.run("fedmm-homogeneous", output=folder, **overrides)
-    with pytest.raises(InputError, match=r"trains no predictor; what it learnt is in clients\.h5"):
+    with pytest.raises(InputError, match=r"\'fedmm\'.*clients\.h5"):
         mpifed.load(folder)
 
 
@@ -337,7 +337,7 @@ def test_components_of_the_user_that_are_gone_are_named(tmp_path, monkeypatch):
     (tmp_path / "gone.py").unlink()
     monkeypatch.delitem(sys.modules, "gone")
     importlib.invalidate_caches()
-    with pytest.raises(InputError, match=r"which cannot be loaded: .*gone"):
+    with pytest.raises(InputError, match=r"run\'.*\'gone:cnn\'.*\'gone\'"):
         mpifed.load(folder)
 
 
@@ -386,10 +386,7 @@ def test_models_are_loaded_without_the_data_and_samples_with_them(tmp_path):
     trained = mpifed.load(folder)
     assert trained.client(0)(torch.zeros(2, 4)).shape == (2, 1)
     assert len(trained.components) == 3 and trained.state_dict()
-    words = (
-        r"of '.*run' cannot be loaded: data.name is 'arr.*; call data = mpifed.arrays.*, keep data"
-    )
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=r"run'.*data\.name.*'arrays'.*data = mpifed\.arrays\("):
         trained.samples(0)
     again = mpifed.arrays(x, (x[:, 0] > 0).astype(int))
     assert mpifed.load(folder).samples(0).test.x.shape[1:] == (4,)
@@ -418,7 +415,7 @@ def test_predictors_that_are_fitted_need_the_samples(tmp_path):
     gc.collect()
     trained = mpifed.load(folder)
     assert len(trained.components) == 1
-    with pytest.raises(InputError, match=r"cannot be loaded: data.name is 'arrays'"):
+    with pytest.raises(InputError, match=r"run'.*data\.name.*'arrays'"):
         trained.client(0)
 
 
@@ -433,7 +430,7 @@ def test_a_data_set_of_the_users_own_may_be_gone(tmp_path, monkeypatch):
     assert trained.client(1)(torch.zeros(2, 8, 8)).shape == (2, 10)
     with pytest.raises(
         InputError,
-        match="no module 'own_data'",
+        match=r"'own_data:Own'.*'own_data'",
     ):
         trained.samples(1)
 
@@ -462,5 +459,5 @@ def test_other_samples_than_the_runs_are_refused(tmp_path):
     (tmp_path / "digits.h5").unlink()
     assert run_command([*words, "--seed", 2]) == 0
     trained = mpifed.load(tmp_path / "run")
-    with pytest.raises(InputError, match="not those of the run: they differ in n_train"):
+    with pytest.raises(InputError, match=r"'digits'.*n_train"):
         trained.samples(0)

@@ -206,9 +206,9 @@ def test_stacked_convolutions_are_the_groups_of_one():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("wrong_outputs", "gives outputs of shape (2, 7)"),
-        ("untrained", "no parameters that are trained"),
-        ("same_module", "share a layer or parameter"),
+        ("wrong_outputs", "(2, 7)"),
+        ("untrained", "parameters"),
+        ("same_module", "layer"),
     ],
 )
 def test_mistakes_get_one_sentence_with_the_remedy(name, words, tmp_path, capfd):
@@ -436,7 +436,7 @@ def test_masks_of_models_with_formulas():
     assert Linear(3, 2).mask(["bias"]).tolist() == 6 * [False] + 2 * [True]
     layered = Mlp((3, 4, 2))
     assert layered.mask(["layers.1"]).tolist() == 16 * [False] + 10 * [True]
-    with pytest.raises(InputError, match="allowed: weight"):
+    with pytest.raises(InputError, match=r"'bias'.* weight"):
         Linear(3, 2, bias=False).mask(["bias"])
 
 

@@ -100,7 +100,7 @@ def test_what_is_masked_does_not_move(head):
 
 
 def test_a_model_without_hidden_matrices_is_refused():
-    with pytest.raises(InputError, match="adamw"):
+    with pytest.raises(InputError, match=r"local\.optimizer.*'muon'.*adamw"):
         Run("local", random_labels(COUNTS), local=MUON)
 
 

@@ -24,18 +24,18 @@ TINY = {"clients": 4, "rounds": 2, "data.n_test": 20}
 def test_what_ranks_cannot_have_is_refused_before_they_start(tmp_path: Path, monkeypatch) -> None:
     place = tmp_path / "run"
     for ranks in (0, -1, 1025, 2.0, True, "2"):
-        with pytest.raises(InputError, match=r"ranks is .*; it must be a whole number from 1"):
+        with pytest.raises(InputError, match=rf"ranks.* {ranks!r}.*whole number.* 1 to 1024"):
             mpifed.run(**TINY, output=place, ranks=ranks)
-    with pytest.raises(InputError, match=r"numpy\.savez"):
+    with pytest.raises(InputError, match=r"'arrays'.*numpy\.savez.*data='file\.npz'"):
         arrays = mpifed.arrays(np.zeros((8, 3)), np.zeros(8, int))
         mpifed.run("digits-fedem", data=arrays, clients=2, output=place, ranks=2)
-    with pytest.raises(InputError, match="pass model='file:name'"):
+    with pytest.raises(InputError, match=r"'__main__:build'.*model='file:name'"):
         mpifed.run("digits-fedem", model="__main__:build", output=place, ranks=2)
-    with pytest.raises(InputError, match="Unknown configuration key 'roundz'"):
+    with pytest.raises(InputError, match=r"'roundz'.*'rounds'"):
         mpifed.run(roundz=3, output=place, ranks=2)
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
-    with pytest.raises(InputError, match="itself a rank of an MPI job"):
+    with pytest.raises(InputError, match=r"ranks .*\b2\b.*itself a rank"):
         mpifed.run(**TINY, output=place, ranks=2)
     assert not place.exists()
 
@@ -49,7 +49,7 @@ def test_it_is_the_run_of_one_rank(tmp_path: Path, capfd, monkeypatch) -> None:
     assert several.status == "finished" and several.summary["ranks"] == 2
     assert several.summary["state_digest"] == alone.summary["state_digest"]
     assert capfd.readouterr().out == ""
-    with pytest.raises(InputError, match="already holds a run"):
+    with pytest.raises(InputError, match=r"--output .*two.*--resume.*--restart"):
         mpifed.run(**TINY, output=tmp_path / "two", ranks=2)
     longer = {**TINY, "rounds": 3}
     again = mpifed.run(**longer, output=tmp_path / "two", ranks=2, resume=True, quiet=False)
@@ -60,8 +60,8 @@ def test_it_is_the_run_of_one_rank(tmp_path: Path, capfd, monkeypatch) -> None:
 def test_a_failure_on_a_rank_is_raised(tmp_path: Path, monkeypatch) -> None:
     for name, value in (OPEN_MPI | {"FAIL": "mistake:1:2"}).items():
         monkeypatch.setenv(name, value)
-    said = r"^rank 1 on .*: algorithm '.*:Fails', round 2: ValueError: the user's mistake"
-    with pytest.raises(RunError, match=said):
+    pattern = r"^rank 1 .*algorithm '.*:Fails'.* round 2.*ValueError: the user's mistake"
+    with pytest.raises(RunError, match=pattern):
         mpifed.run(**TINY, algorithm=user_components.Fails, output=tmp_path / "x", ranks=2)
 
 
@@ -92,7 +92,7 @@ def test_the_command_starts_a_launcher_where_it_is_asked_to(tmp_path, monkeypatc
 
 def test_a_rank_starts_no_launcher(monkeypatch) -> None:
     monkeypatch.setenv("PMI_RANK", "0")
-    for words, said in (("auto", None), ("2", "itself a rank of a job")):
+    for words, said in (("auto", None), ("2", "--ranks .*2.*itself a rank")):
         known = launching.read_words([*WORDS, "--ranks", words])
         if said is None:
             assert launching._ranks_to_start(known) is None
@@ -129,7 +129,7 @@ def test_the_only_task_of_a_step_of_slurm_starts_a_launcher_as_a_shell_does(monk
     assert begun.pop()[2]["SLURM_JOB_ID"] == "7"  # a batch script, which has all of the job
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     known = launching.read_words([*WORDS, "--ranks", "2"])
-    with pytest.raises(InputError, match="itself a rank of a job"):
+    with pytest.raises(InputError, match=r"--ranks .*2.*itself a rank"):
         launching._ranks_to_start(known)
 
 

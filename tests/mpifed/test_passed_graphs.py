@@ -137,11 +137,11 @@ def test_a_function_may_return_graphs(tmp_path):
     [
         ({"topology": nx.DiGraph([(0, 1)])}, ("topology", "directed")),
         ({"topology": nx.empty_graph(N)}, ("exchange", "disconnected")),
-        ({"weights": np.eye(N) / 2}, ("weights", "rows do not sum")),
+        ({"weights": np.eye(N) / 2}, ("weights", "rows", "sum")),
         ({"weights": W, "topology": "ring"}, ("weights", "topology")),
         ({"schedule": [W, np.eye(3)]}, ("schedule", "one size")),
         ({"schedule": not_square}, ("not_square", "round 1", "(7, 2)")),
-        ({"schedule": mass_lost}, ("mass_lost", "round 1", "rows do not sum", "0.5")),
+        ({"schedule": mass_lost}, ("mass_lost", "round 1", "rows", "0.5")),
     ],
 )
 def test_what_is_none_of_these_is_refused_before_training(tmp_path, given, names):
@@ -162,7 +162,7 @@ def test_texts_of_rounds_keep_every_bit(tmp_path):
         assert again.matrix(2) == passed
     mixed = topologies.build_schedule("matrices", 4, nodes=4, rounds="0-1:0.5 2>3:0.5 3>2:0.5")
     assert mixed.matrix(1).to_dense().tolist() == np.kron(np.eye(2), np.full((2, 2), 0.5)).tolist()
-    with pytest.raises(topologies.TopologyError, match="'0-1' has no weight, as in 0-1:"):
+    with pytest.raises(topologies.TopologyError, match=r"'0-1'.* 0-1:0\.5"):
         topologies.build_schedule("matrices", 2, nodes=2, rounds="0-1")
     one_way = topologies.build_schedule("matrices", 2, nodes=2, rounds="0>1:0.5")
     assert one_way.matrix(1).to_dense().tolist() == [[1, 0], [0.5, 0.5]]
@@ -250,10 +250,10 @@ def test_a_program_may_pass_its_own_function(tmp_path):
 @pytest.mark.parametrize(
     ("call", "names"),
     [
-        (lambda: mpifed.run(output=b"x"), ("output is ", "path")),
-        (lambda: mpifed.run(resume=5), ("resume is 5", "path")),
-        (lambda: mpifed.load(5), ("run is 5", "path")),
-        (lambda: mpifed.load("a\0b"), ("run is ", "path")),
+        (lambda: mpifed.run(output=b"x"), ("output ", "path")),
+        (lambda: mpifed.run(resume=5), ("resume ", " 5", "path")),
+        (lambda: mpifed.load(5), ("run ", " 5", "path")),
+        (lambda: mpifed.load("a\0b"), ("run ", "path")),
     ],
 )
 def test_what_is_no_path_is_refused(call, names):
@@ -265,7 +265,7 @@ def test_what_is_no_path_is_refused(call, names):
 def test_weights_by_size_are_those_of_the_clients_samples(tmp_path):
     by_size = {"topology": "ring", "weights": "by_size", "algorithm": "fedavg"}
     with pytest.raises(
-        InputError, match=r"gossip_step_scale is 'normalised', but exchange\.weights"
+        InputError, match=r"gossip_step_scale.*'normalised'.*exchange\.weights.*'by_size'"
     ):
         run(tmp_path, **by_size)
     result = run(tmp_path, **by_size, **{"algorithm.gossip_step_scale": "none"})
@@ -273,4 +273,4 @@ def test_weights_by_size_are_those_of_the_clients_samples(tmp_path):
     given = {**by_size, "weights": {"name": "by_size", "sizes": sizes}}
     again = run(tmp_path, "again", **given, **{"algorithm.gossip_step_scale": "none"})
     assert digest(again) == digest(result) and len(set(sizes)) > 1
-    assert "gossip moves the mean" not in (tmp_path / "run" / "log.txt").read_text()
+    assert "warning" not in (tmp_path / "run" / "log.txt").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import resource
 from pathlib import Path
 
@@ -197,7 +198,8 @@ def test_epsilon_is_in_the_files_of_a_run(tmp_path):
     assert found == [accounting.gaussian(1.0, k, 0.01) for k in (0, 2, 4)]
     summary = (tmp_path / "run" / "summary.json").read_text(encoding="utf-8")
     assert f'"epsilon": {found[-1]}' in summary
-    assert f"epsilon is {found[-1]:.4g}" in (tmp_path / "run" / "log.txt").read_text("utf-8")
+    log = (tmp_path / "run" / "log.txt").read_text("utf-8")
+    assert re.search(rf"epsilon\b.* {found[-1]:.4g}\b", log)
 
 
 # -- configurations
@@ -205,7 +207,7 @@ def test_epsilon_is_in_the_files_of_a_run(tmp_path):
 
 def test_a_missing_accountant_is_said_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(section, "PACKAGE", "not_there")
-    with pytest.raises(InputError, match=r"not installed: python -m pip install 'mpifed\[privacy"):
+    with pytest.raises(InputError, match=r"privacy\..* pip install 'mpifed\[privacy\]'"):
         resolve({**PLAIN, "privacy": NOISE})
 
 
@@ -224,7 +226,7 @@ def test_clients_count_alike_where_they_add_the_noise():
 def test_a_method_that_sends_more_than_it_declares_is_stopped():
     channel, rows = channel_with(), torch.zeros(6, 3)
     channel.send(rows)
-    with pytest.raises(RunError, match="several messages in a round"):
+    with pytest.raises(RunError, match=r"several messages.*aggregates = "):
         channel.send(rows)
     for call in (
         lambda: channel.gather(rows[:, 0]),
@@ -232,7 +234,7 @@ def test_a_method_that_sends_more_than_it_declares_is_stopped():
         lambda: channel.among(np.ones(6, bool)),
         lambda: channel.sum(rows, rows[:, 0].double()),
     ):
-        with pytest.raises(RunError, match="not make private"):
+        with pytest.raises(RunError, match=r"noise.*private.*aggregates = "):
             call()
 
 

@@ -1,7 +1,7 @@
 """Words and files that do not go: one sentence, exit code 2, and nothing written.
 
-Each case says what is asked for, and what the sentence must name: the key, its value, what is
-allowed.
+Each case says what is asked for, and what the sentence must name, as patterns: the key, its value,
+what is allowed.
 """
 
 from __future__ import annotations
@@ -74,42 +74,42 @@ def cnn(**options):
 
 TOGETHER = {
     # Aggregators of a server.
-    "the median of sums": (median(algorithm="scaffold"), ["algorithm is 'scaffold'"]),
+    "the median of sums": (median(algorithm="scaffold"), ["algorithm.*'scaffold'"]),
     "the median of all": (
         {**TWENTY, **server(aggregator="median", average_over="all")},
-        ["exchange.average_over is 'all'"],
+        ["exchange.average_over.*'all'"],
     ),
     "the median of biased messages": (
         median(compression={"name": "top_k", "k": 3}),
-        ["compression is 'top_k'"],
+        ["compression.*'top_k'"],
     ),
-    "the median of two": (median(participation=0.1), ["'median'", "at most 2 clients"]),
+    "the median of two": (median(participation=0.1), ["'median'.* 2 clients"]),
     "the trimmed mean of four": (
         {**TWENTY, **server(aggregator="trimmed_mean"), "participation": 0.2},
-        ["'trimmed_mean'", "at most 4 clients"],
+        ["'trimmed_mean'.* 4 clients"],
     ),
     "krum of an unknown number": (
         krum(participation={"name": "bernoulli", "p": 0.5}),
-        ["participation is {'name': 'bernoulli', 'p': 0.5}"],
+        [r"participation.*'bernoulli'.* 0\.5.*'krum'"],
     ),
-    "krum of clusters": (krum(algorithm="ifca"), ["algorithm is 'ifca'"]),
-    "krum of two": (krum(participation=0.1), ["at most 2 clients"]),
+    "krum of clusters": (krum(algorithm="ifca"), ["algorithm.*'ifca'"]),
+    "krum of two": (krum(participation=0.1), ["'krum'.* 2 clients"]),
     "krum of neighbours": (
         {"exchange": {"name": "gossip", "aggregator": "krum"}},
         ["exchange.aggregator"],
     ),
-    "the median of a client alone": (median(algorithm="local"), ["algorithm is 'local'"]),
+    "the median of a client alone": (median(algorithm="local"), ["algorithm.*'local'"]),
     "neighbours before a mean": (
         {**EIGHT, **server(pre_aggregator="nnm")},
-        ["exchange.aggregator is 'mean'"],
+        ["exchange.aggregator.*'mean'"],
     ),
     "too few buckets": (
         {**EIGHT, **server(aggregator="krum", pre_aggregator={"name": "bucketing", "size": 4})},
-        ["'bucketing'", "2 updates"],
+        ["'krum'.*'bucketing'.* 2 updates"],
     ),
     "mda without attackers": (
         {**EIGHT, **server(aggregator={"name": "mda", "byzantine": 0.1})},
-        ["'mda'", "plain mean"],
+        ["'mda'.* 8 clients"],
     ),
     "nobody to trust": (
         {**EIGHT, **server(aggregator={"name": "monna", "trusted": 8})},
@@ -127,11 +127,11 @@ TOGETHER = {
     ),
     "one label": (
         attacked(name="label_flip", clients=[1], source=1),
-        ["attack.source and attack.target"],
+        ["attack.source.*attack.target"],
     ),
     "an attack that reaches nobody": (
         {**attacked(**FLIP), "algorithm": "local"},
-        ["'local'", "allowed: fedavg, "],
+        ["'local'.*'sign_flip'.*fedavg"],
     ),
     "an unknown attack": (attacked(name="sign_flop", clients=[1]), ["'sign_flip'"]),
     "an attack on tracking": (
@@ -140,66 +140,66 @@ TOGETHER = {
     ),
     "an attacker that is not there": (
         attacked(name="sign_flip", clients=[4]),
-        ["attack.clients", "4"],
+        [r"attack\.clients.* 4\b.* 0 to 3"],
     ),
     "a label that is not there": (
         attacked(name="label_flip", clients=[1], source=2, target=0),
-        ["attack.source is 2"],
+        ["attack.source.* 2.* 0 to 1"],
     ),
     "an attack on a mean among neighbours": (
         {**EIGHT, **attacked(name="ipm", clients=[1]), "exchange": {"name": "gossip"}},
-        ["allowed: server"],
+        ["'gossip'.*'ipm'.*server"],
     ),
     "an attack on two messages": (
         {**EIGHT, **attacked(name="alie", clients=[1]), "algorithm": "scaffold"},
         ["scaffold"],
     ),
     # Privacy.
-    "private clusters": ({**private(), "algorithm": "ifca"}, ["algorithm is 'ifca'"]),
-    "private sums": ({**private(), "algorithm": "scaffold"}, ["algorithm is 'scaffold'"]),
-    "private and alone": ({**private(), "algorithm": "local"}, ["algorithm is 'local'"]),
+    "private clusters": ({**private(), "algorithm": "ifca"}, ["algorithm.*'ifca'"]),
+    "private sums": ({**private(), "algorithm": "scaffold"}, ["algorithm.*'scaffold'"]),
+    "private and alone": ({**private(), "algorithm": "local"}, ["algorithm.*'local'"]),
     "private restarts": (
         {**private(), "algorithm": {"name": "fedem", "restarts": 2}},
-        ["algorithm.restarts is 2"],
+        ["algorithm.restarts.* 2"],
     ),
     "a centre of neighbours": (
         {**private(), "exchange": "gossip"},
-        ["privacy.where is 'central'"],
+        ["privacy.where.*'central'"],
     ),
     "a private median": (
         {**private(), **server(aggregator="median")},
-        ["exchange.aggregator is 'median'"],
+        ["exchange.aggregator.*'median'"],
     ),
     "a private mean of all": (
         {**private(), **server(average_over="all")},
-        ["exchange.average_over", "allowed: participants"],
+        ["exchange.average_over.*'all'.*participants"],
     ),
     "private and compressed": (
         {**private(), "compression": "quantise"},
-        ["compression is 'quantise'"],
+        ["compression.*'quantise'"],
     ),
     "private without who diverges": (
         {**private(), "on_divergence": "drop"},
-        ["on_divergence is 'drop'"],
+        ["on_divergence.*'drop'"],
     ),
-    "a large delta": (private(delta=0.5), ["privacy.delta is 0.5"]),
+    "a large delta": (private(delta=0.5), ["privacy.delta.* 0.5"]),
     "noise without clipping": (private(clip_norm=None), ["privacy.clip_norm"]),
     "clipping without noise": (private(noise_multiplier=None), ["privacy.clip_norm"]),
     "a centre among neighbours": (
         {"exchange": RING, **private(where="central")},
-        ["privacy.where is 'central'", "allowed: local"],
+        ["privacy.where.*'central'.*local"],
     ),
     "private tracking": (
         {"exchange": {**RING, "correction": "tracking"}, "privacy": LOCAL_NOISE},
-        ["exchange.correction is 'tracking'"],
+        ["exchange.correction.*'tracking'"],
     ),
     "private compressed neighbours": (
         {"exchange": RING, "privacy": LOCAL_NOISE, "compression": "quantise"},
-        ["compression is 'quantise'"],
+        ["compression.*'quantise'"],
     ),
     "observers of skipped rounds": (
         observed(algorithm="scaffnew"),
-        ["algorithm is 'scaffnew'"],
+        ["algorithm.*'scaffnew'"],
     ),
     "observers of half moves": (
         {
@@ -207,13 +207,13 @@ TOGETHER = {
             "privacy": {**LOCAL_NOISE, "observers": "averages"},
             "algorithm": {"name": "pfedme", "beta": 0.5},
         },
-        ["algorithm.beta is 0.5"],
+        ["algorithm.beta.* 0.5"],
     ),
-    "observers of many rounds": (observed(rounds=2501), ["rounds is 2501"]),
-    "observers of a server": (observed(exchange="server"), ["exchange is 'server'"]),
+    "observers of many rounds": (observed(rounds=2501), ["rounds.* 2501"]),
+    "observers of a server": (observed(exchange="server"), ["exchange.*'server'"]),
     "pairs at a server": (
         {"privacy": {**LOCAL_NOISE, "pairwise_multiplier": 1.0}},
-        ["exchange is 'server'"],
+        ["exchange.*'server'"],
     ),
     "observers without noise": (
         {"exchange": RING, "privacy": {"where": "local", "delta": 0.01, "observers": "messages"}},
@@ -222,18 +222,18 @@ TOGETHER = {
     # Gossip without waiting.
     "tracking without waiting": (
         unhurried(exchange={"correction": "tracking"}),
-        ["exchange.correction is 'tracking'"],
+        ["exchange.correction.*'tracking'"],
     ),
     "compressed without waiting": (
         unhurried(compression="quantise"),
-        ["compression is 'quantise'"],
+        ["compression.*'quantise'"],
     ),
     "left out without waiting": (
         unhurried(on_divergence="drop"),
-        ["on_divergence", "allowed: stop"],
+        ["on_divergence.*'drop'.*stop"],
     ),
-    "no time": (unhurried(compute={"seconds": 0.0}), ["compute.seconds is 0.0"]),
-    "measured times": (unhurried(compute={"name": "measured"}), ["compute.name is 'measured'"]),
+    "no time": (unhurried(compute={"seconds": 0.0}), ["compute.seconds.* 0.0"]),
+    "measured times": (unhurried(compute={"name": "measured"}), ["compute.name.*'measured'"]),
     "a part of the steps": (
         unhurried(participation={"name": "stragglers", "rate": 0.4, "late": "partial"}),
         ["participation", "miss"],
@@ -251,18 +251,21 @@ TOGETHER = {
         unhurried(exchange={"asynchrony": "waitfree"}),
         ["exchange.asynchrony", "'wait_free'"],
     ),
-    "one version": (unhurried(exchange={"kept_versions": 1}), ["exchange.kept_versions is 1"]),
+    "one version": (
+        unhurried(exchange={"kept_versions": 1}),
+        [r"exchange\.kept_versions.* 1\b.*at least 2"],
+    ),
     **{
         f"{name} without waiting": (
             unhurried(algorithm=name, **({} if name == "d_admm" else {"local": {}})),
-            ["exchange.asynchrony is 'wait_free'"],
+            ["exchange.asynchrony.*'wait_free'"],
         )
         for name in ("kgt", "scaffnew", "d_admm")
     },
     # Clients that choose whom they mix with.
     "a choice among those who are there": (
         {"exchange": {**COMPLETE, "correction": "dpfl"}, "participation": 0.5},
-        ["participation is 0.5", "dpfl"],
+        ["participation.* 0.5", "dpfl"],
     ),
     "a choice of mixtures": (
         {"exchange": {**COMPLETE, "correction": "dpfl"}, "algorithm": "fedem"},
@@ -278,7 +281,7 @@ TOGETHER = {
     ),
     "momentum of another model": (
         {"exchange": COMPLETE, "algorithm": "fedspd", "local": {"momentum": 0.9}},
-        ["fedspd", "another model"],
+        ["local.reset_momentum.*fedspd.*local.momentum"],
     ),
     # Corrections that matrices do not fit.
     "tracking by rows": (
@@ -287,135 +290,138 @@ TOGETHER = {
     ),
     "extra by arcs": (
         corrected("extra", topology=None, weights=None, schedule="one_peer_exponential"),
-        ["symmetric"],
+        ["'extra'.*symmetric.*exchange.schedule"],
     ),
-    "d2 on a ring": (corrected("d2"), ["eigenvalue of W is -0.333333", "-0.333333"]),
-    "relays on a ring": (corrected("relay_sum"), ["tree", "8 edges"]),
+    "d2 on a ring": (corrected("d2"), ["eigenvalue.* -0.333333.* -0.333333"]),
+    "relays on a ring": (corrected("relay_sum"), ["'relay_sum'.*tree.* 8 edges"]),
     "relays on changing trees": (
         corrected("relay_sum", topology="path", schedule="matchings", weights=None),
         ["static"],
     ),
     "push-sum of differences": (
         corrected("push_sum", topology="star", weights="best_constant"),
-        ["positive weights"],
+        ["'push_sum'.* round 1.*weight.* -0.556"],
     ),
     "tracking among some": (
         {
             **corrected("tracking", topology=None, weights=None, schedule="equitopo"),
             "participation": 0.5,
         },
-        ["those who take part"],
+        ["'tracking'.*push_sum"],
     ),
     "cliques of a ring": (corrected("clique_averaging"), ["exchange.schedule", "d_cliques"]),
     # Compressors.
-    "no coordinate": ({"compression": {"name": "rand_k", "k": 0}}, ["compression.k is 0"]),
+    "no coordinate": (
+        {"compression": {"name": "rand_k", "k": 0}},
+        ["compression.k.* 0.*at least 1"],
+    ),
     "an option of a part": (
         {"compression": {"name": "bernoulli", "inner": {"name": "rand_k", "kk": 3}}},
         ["compression.inner.kk"],
     ),
     "a part that sends all": (
         {"compression": {"name": "composition", "inner": "quantise"}},
-        ["quantise", "every coordinate"],
+        ["compression.inner.*'quantise'.*rand_k, top_k"],
     ),
     "a gate within": (
         {"compression": {"name": "composition", "outer": "bernoulli"}},
         ["bernoulli", "gate"],
     ),
-    "no compressor of a list": ({"compression": []}, ["compression", "empty list"]),
+    "no compressor of a list": ({"compression": []}, ["compression.*list"]),
     "an unknown compressor of a list": (
         {"compression": ["top_kk", "quantise"]},
-        ["compression[0].name is 'top_kk'"],
+        [r"compression\[0\]\.name.*'top_kk'.*'top_k'"],
     ),
     "an unknown option of a list": (
         {"compression": ["top_k", {"name": "quantise", "bit": 3}]},
-        ["compression[1].bit"],
+        [r"compression\[1\]\.bit'.*'bits'"],
     ),
     "a list that ends in coordinates": (
         {"compression": ["quantise", "top_k"]},
-        ["every coordinate"],
+        ["compression.inner.*'quantise'.*rand_k, top_k"],
     ),
     "a list with a gate before": (
         {"compression": ["top_k", {**GATE, "inner": "rand_k"}]},
-        ["gate before"],
+        [r"compression\[1\]\.inner.*bernoulli.*none"],
     ),
     # Networks and times.
-    "a negative latency": ({"network": {"latency": -1}}, ["network.latency is -1", "at least 0"]),
-    "a site without a file": ({"network": {"server": 1}}, ["network.server is 1"]),
+    "a negative latency": ({"network": {"latency": -1}}, ["network.latency.* -1.* 0"]),
+    "a site without a file": ({"network": {"server": 1}}, ["network.server.* 1.*network.path"]),
     "paths without bandwidth": (
         {"network": {"link": "per_path"}},
-        ["network.bandwidth is empty"],
+        ["network.link.*per_path.*network.bandwidth"],
     ),
     "no server": (
         {"network": {"server": "all_reduce", "server_bandwidth": 1}},
-        ["no node is the server"],
+        ["network.server_bandwidth.*network.server=all_reduce"],
     ),
     "times that do not differ": (
         {"compute": {"name": "lognormal", "seconds": 1}},
-        ["compute.client_sigma or"],
+        ["compute.seconds.* 0.*compute.client_sigma.*compute.round_sigma.* 0"],
     ),
-    "a trace without a file": ({"compute": {"name": "trace"}}, ["compute.path is empty"]),
+    "a trace without a file": ({"compute": {"name": "trace"}}, ["'trace'.*compute.path"]),
     # Networks of the user.
     "stacked dropout": (
         {**cnn(dropout=0.5), "local": {"stepping": "stacked"}},
-        ["local.stepping", "allowed: auto, one_by_one"],
+        ["local.stepping.*'stacked'.*auto, one_by_one"],
     ),
     "whole risks of a batch": (
         {**cnn(norm=True), "algorithm": "fomaml"},
-        ["computes gradients of whole risks"],
+        ["'network_modules:cnn'.*'fomaml'.*GroupNorm"],
     ),
     "compressed variances": (
         {**cnn(norm=True), "compression": "quantise"},
-        ["compression.name is 'quantise'", "local.buffers=local"],
+        ["compression.name.*'quantise'.*local.buffers=local"],
     ),
     # Ranks.
-    "an unknown way to host": ({"hosts": "nodes"}, ["hosts is 'nodes'", "'cores'"]),
+    "an unknown way to host": ({"hosts": "nodes"}, ["hosts.*'nodes'.*'cores'"]),
 }
 
 # Words behind those of ``TINY``.
 WORDS = {
-    "unknown experiment": (["no-such"], "'synthetic-fedem' and 'no-such'"),
-    "unknown key": (["round=3"], "key 'round'", "'rounds'"),
+    "unknown experiment": (["no-such"], "'synthetic-fedem'.*'no-such'"),
+    "unknown key": (["round=3"], "'round'.*'rounds'"),
     "unknown algorithm": (["algorithm=fedeem"], "'fedem'"),
-    "unknown device": (["device=tpu"], "device is 'tpu'"),
+    "unknown device": (["device=tpu"], "device.*'tpu'.*auto, cpu, cuda"),
     "topology under a server": (["exchange.topology=ring"], "exchange.topology", "exchange=gossip"),
-    "text for a number": (["rounds=many"], "rounds is 'many'", "whole number"),
-    "a number for a section": (["compute=3"], "compute is 3", "mapping"),
-    "a list for a section": (["privacy=[1]"], "privacy is [1]", "mapping"),
-    "negative rounds": (["rounds=-1"], "rounds is -1", "at least 1"),
-    "more threads than can start": (["threads=1000000"], "threads is 1000000"),
-    "nobody takes part": (["participation=0"], "participation is 0", "above 0"),
+    "text for a number": (["rounds=many"], "rounds.*'many'.*whole number"),
+    "a number for a section": (["compute=3"], r"compute.* 3\b.*mapping"),
+    "a list for a section": (["privacy=[1]"], r"privacy.* \[1\].*mapping"),
+    "negative rounds": (["rounds=-1"], "rounds.* -1.*at least 1"),
+    "more threads than can start": (["threads=1000000"], "threads.* 1000000.* 1024"),
+    "nobody takes part": (["participation=0"], r"participation.* 0\b.*above 0"),
     "bernoulli without p": (["participation=bernoulli"], "participation.p"),
     "no validation samples": (
         ["evaluation.validation_split=true"],
-        *("evaluation.validation_split is true", "'synthetic-paper'"),
+        "evaluation.validation_split.* true.*'synthetic-paper'",
     ),
     "two kinds of validation samples": (
         ["evaluation.validation_split=true", "evaluation.validation_fraction=0.2"],
-        *("validation_fraction is 0.2", "evaluation.validation_split is True"),
+        r"validation_fraction.* 0\.2.*evaluation\.validation_split.* True.* 0\.0",
     ),
     "unseen with local": (
         ["algorithm=local", "evaluation.unseen_fraction=0.5"],
-        *("evaluation.unseen_fraction is 0.5", "algorithm is 'local'"),
+        r"evaluation\.unseen_fraction.* 0\.5.*algorithm.*'local'.* 0\.0",
     ),
     "autocast of float64": (
         ["model=mlp", "local.autocast=bfloat16", "dtype=float64"],
-        *("dtype is 'float64'", "local.autocast is 'bfloat16'"),
+        "dtype.*'float64'.*local.autocast.*'bfloat16'.*float32",
     ),
     "hypercube of nine": (
         ["clients=9", "exchange=gossip", "exchange.topology=hypercube"],
-        *("n is 9", "power of two"),
+        "hypercube.* n .*9.*power of two.* 8 and 16",
     ),
     "graph that never connects": (
         ["clients=30", "exchange=gossip", "exchange.topology.p=0.001"],
-        "is disconnected after",
+        "erdos_renyi.* 30.* 0.001.*disconnected.*on_disconnected",
     ),
-    "no graphics card": (["device=cuda"], "no GPU", "allowed here: auto, cpu"),
-    "value that is no YAML": (["rounds=[1"], "'[1'", "YAML"),
+    "no graphics card": (["device=cuda"], "device.*'cuda'.*GPU.*auto, cpu"),
+    "value that is no YAML": (["rounds=[1"], r"'\[1'.*YAML"),
     "value that runs code": (["rounds=!!python/object/apply:os.getcwd []"], "YAML"),
     "module missing": (["algorithm=no_such_module:x"], "'no_such_module'"),
-    "other ranks": (["--expect-ranks", "77"], "--expect-ranks says 77"),
+    "other ranks": (["--expect-ranks", "77"], "--expect-ranks.* 77.* 1"),
     "unknown list": (["--list", "algoritms"], "'algorithms'"),
-    "resume from nowhere": (["--resume", "no/such/file.h5"], "there is no such file"),
+    "resume from nowhere": (["--resume", "no/such/file.h5"], "--resume.*no/such/file.h5"),
     "a layer that is missing": (
         ["model=mlp", "algorithm=fedrep", "algorithm.head=[layer.1]"],
         *("algorithm.head", "'layers.1'"),
@@ -425,15 +431,15 @@ FILES = {
     "no YAML": ("rounds: [1\n", "line 2", "YAML"),
     "a list": ("- rounds", "mapping"),
     "nothing": ("", "mapping"),
-    "a key twice": ("rounds: 2\nclients: 3\nrounds: 4", "'rounds' occurs twice"),
+    "a key twice": ("rounds: 2\nclients: 3\nrounds: 4", "line 3.*'rounds'.*twice"),
     "code": ("rounds: !!python/object/apply:os.system ['touch here']", "YAML"),
     "not UTF-8": (b"rounds: \xff\xfe", "UTF-8"),
     "a value that grows": (
         "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
         "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nrounds: [*c,*c,*c,*c,*c,*c,*c,*c,*c]",
-        "key 'a'",
+        "key 'a'.*rounds",
     ),
-    "a value that holds itself": ("rounds: &a [*a]", "holds itself"),
+    "a value that holds itself": ("rounds: &a [*a]", "line 1.*itself"),
 }
 REFUSED = {
     **{case: (None, words, names) for case, (words, *names) in WORDS.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -69,12 +70,12 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
     assert main([*words, "--finished"]) == 0
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
     text = (tmp_path / "table-3.md").read_text()
-    assert text.count("± ") == 3 and "Runs that are not finished: 1." in text
+    assert text.count("± ") == 3 and " not finished: 1" in text
     (tmp_path / "table-3" / "paper" / "fedem" / "seed=0" / "DONE").unlink()
     assert main([*words, "--finished"]) == 0
     text = (tmp_path / "table-3.md").read_text()
     assert "| FedAvg |" in text and "| FedEM |" not in text
-    assert "Runs that are not finished: 2." in text
+    assert " not finished: 2" in text
 
 
 def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
@@ -101,7 +102,7 @@ def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
 
 def test_an_unknown_site_is_refused_by_the_name_of_its_option(capfd):
     assert main(["fedem", "--table", "7", "--slurm", "x"]) == 2
-    assert "--slurm is 'x'" in capfd.readouterr().err
+    assert re.search("--slurm .*'x'", capfd.readouterr().err)
 
 
 def test_a_finished_run_of_other_settings_is_refused(tmp_path, capfd):
@@ -111,10 +112,7 @@ def test_a_finished_run_of_other_settings_is_refused(tmp_path, capfd):
     mpifed.run("synthetic-released", output=place, **more)
     assert main(words) == 2
     said = capfd.readouterr().err
-    assert (
-        "row 'FedEM, a third of the rounds': " in said
-        and "finished run of another configuration" in said
-    )
+    assert re.search("row 'FedEM, a third of the rounds'.*finished", said)
     assert [path.name for path in tmp_path.iterdir()] == ["table-7"]
 
 

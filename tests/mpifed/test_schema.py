@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,13 +46,15 @@ def test_a_bound_admits_what_its_operator_does(bound, limit, value):
     with pytest.raises(InputError) as refused:
         check_value(value, annotation, "x")
     said = limit if isinstance(limit, int) else f"{limit:g}"
-    assert str(refused.value) == f"x is {value!r}; it must be a number, {words} {said}"
+    assert re.fullmatch(
+        f"x .*{re.escape(repr(value))}.*{words} {re.escape(str(said))}", str(refused.value)
+    )
 
 
 @pytest.mark.parametrize("bound", [MultipleOf(2), Interval(ge=1, le=2), "words"])
 def test_a_bound_that_would_not_be_checked_fails(bound):
     for annotation in (Annotated[int, bound], Annotated[int, Ge(1), bound] | None):
-        with pytest.raises(NotImplementedError, match="allowed: Ge, Gt, Le and Lt"):
+        with pytest.raises(NotImplementedError, match="Ge, Gt, Le and Lt"):
             check_value(2, annotation, "x")
         with pytest.raises(NotImplementedError):
             allowed_values(annotation)
@@ -70,15 +73,15 @@ def outer(*, inner: Inner = Inner(), factor: Annotated[float, Gt(0), Le(1)] | No
 def test_a_dataclass_is_read_from_a_mapping_of_its_fields():
     assert check_options(outer, {"inner": {"size": 5}}, "")["inner"] == Inner(size=5)
     for given_, message in (
-        ({"inner": {"size": 0}}, "o.inner.size is 0; it must be a whole number, at least 1"),
-        ({"inner": {"sise": 2}}, "Unknown option 'o.inner.sise'; did you mean 'size'? allowed: "),
-        ({"inner": {"kind": "c"}}, "o.inner.kind is 'c'; allowed: a, b"),
-        ({"inner": 3}, "o.inner is 3; it must be a mapping of options"),
-        ({"factor": 2}, "o.factor is 2; it must be a number, above 0, at most 1, or empty (null)"),
+        ({"inner": {"size": 0}}, "o.inner.size.* 0.*whole number.* 1"),
+        ({"inner": {"sise": 2}}, "'o.inner.sise'.*'size'"),
+        ({"inner": {"kind": "c"}}, "o.inner.kind.*'c'.* a, b"),
+        ({"inner": 3}, "o.inner .*3.*mapping"),
+        ({"factor": 2}, "o.factor.* 2.*number.* 0.* 1.*null"),
     ):
         with pytest.raises(InputError) as refused:
             check_options(outer, given_, "o")
-        assert str(refused.value).startswith(message)
+        assert re.search(message, str(refused.value))
 
 
 @pytest.mark.parametrize("section", ["rand_k", {"name": "rand_k"}, {"name": "rand_k", "k": None}])
@@ -135,24 +138,31 @@ def test_usual_annotations_are_understood():
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("sizes", 3, "model.sizes is 3; it must be a list [A,B,...] whose entries are each a whol"),
-        ("widths", [0], "whole number, at least 1"),
-        ("place", 3, "model.place is 3; it must be a path"),
-        ("table", 3, "model.table is 3; it must be a mapping"),
+        ("sizes", 3, r"model\.sizes.* 3.*list \[A,B,\.\.\.\].*whole number"),
+        ("widths", [0], "model.widths.*whole number.* 1"),
+        ("place", 3, "model.place.* 3.*path"),
+        ("table", 3, "model.table.* 3.*mapping"),
     ],
 )
 def test_wrong_values_of_usual_annotations_are_refused(option, value, said):
     with pytest.raises(InputError) as refused:
         check_options(annotated, {option: value}, "model")
-    assert said in str(refused.value)
+    assert re.search(said, str(refused.value))
 
 
 @pytest.mark.parametrize(
-    "kind", [np.ndarray, set[int], bytes, Callable[[int], int], dict[int, str]]
+    ("kind", "name"),
+    [
+        (np.ndarray, "ndarray"),
+        (set[int], "set"),
+        (bytes, "bytes"),
+        (Callable[[int], int], "Callable"),
+        (dict[int, str], "mapping"),
+    ],
 )
-def test_no_value_of_a_file_fits_another_annotation(kind):
+def test_no_value_of_a_file_fits_another_annotation(kind, name):
     for value in (3, "a", [1], {"a": "b"}):
-        with pytest.raises(InputError, match=r"x is .*; it must be "):
+        with pytest.raises(InputError, match=rf"x .*{re.escape(repr(value))}.*{name}"):
             check_value(value, kind, "x")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 
@@ -41,7 +42,7 @@ SMALL = (
     "algorithm.l2=0",
     "algorithm.local_tolerance=1e-300",
 )
-BEGINS_AGAIN = "stopped before round 1: there is no checkpoint yet, and the next start begins again"
+BEGINS_AGAIN = "stopped before round 1.*checkpoint"
 
 
 @pytest.mark.parametrize("solver", ["gd", "lbfgs", "newton", "published_code"])
@@ -69,7 +70,7 @@ def test_a_run_stops_amid_the_search_and_begins_it_again(number, tmp_path, capfd
         patched.setattr(optima.log, "info", lambda line: (os.kill(os.getpid(), number), tell(line)))
         done = call([*words, cut], capfd)
     assert done.code == 75
-    assert done.out.splitlines()[-1] == BEGINS_AGAIN
+    assert re.match(BEGINS_AGAIN, done.out.splitlines()[-1])
     assert not cut.exists()
     assert not done.err
     assert call([*words, cut, "--resume"], capfd).code == 0
@@ -89,7 +90,7 @@ def test_two_ranks_stop_amid_the_search(to, tmp_path):
             os.kill(of_rank(rank, target), signal.SIGUSR1)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
-    assert BEGINS_AGAIN in (out if to == "all ranks" else err)
+    assert re.search(BEGINS_AGAIN, out if to == "all ranks" else err)
     assert not target.exists()
 
 

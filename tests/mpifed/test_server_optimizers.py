@@ -131,13 +131,13 @@ def test_the_mean_as_it_is_is_no_optimizer():
 @pytest.mark.parametrize(
     ("more", "word"),
     [
-        ({"exchange": "gossip"}, "exchange"),
+        ({"exchange": "gossip"}, "exchange.*'gossip'.*server_optimizer.*server"),
         *(
-            ({"method": name}, f"algorithm is '{name}'.*allowed: .*fedavg")
+            ({"method": name}, f"algorithm.*'{name}'.*server_optimizer.*fedavg")
             for name in ("ifca", "local")
         ),
-        ({"method": "fedadam"}, "server_optimizer.* algorithm is 'fedadam'"),
-        ({"method": {"name": "fedem", "restarts": 2}}, "server_optimizer"),
+        ({"method": "fedadam"}, "server_optimizer.*algorithm.*'fedadam'"),
+        ({"method": {"name": "fedem", "restarts": 2}}, "server_optimizer.*restarts.* 2"),
     ],
 )
 @pytest.mark.parametrize("optimizer", ["momentum", {"name": "sgd", "lr": 0.5}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -290,16 +291,16 @@ def test_what_is_written_is_a_run_of_that_network(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "overrides", "words"),
     [
-        ({**GOSSIP_RETIMING, "exchange.asynchrony": "wait_free"}, THERE, "did not wait"),
+        ({**GOSSIP_RETIMING, "exchange.asynchrony": "wait_free"}, THERE, "exchange.asynchrony"),
         (
             {"compute": {"name": "measured"}, "compute.seconds": 0.0},
             THERE,
-            "'measured', by training",
+            "compute.name.*'measured'",
         ),
-        ({"on_divergence": "drop"}, THERE, "'drop', so it is not recorded"),
-        ({}, {"local.lr": 1.0}, "local.lr cannot be changed without training"),
-        ({}, {"network": {}, "compute": {}}, "no seconds to tell"),
-        ({}, {"network.latency": -1}, "network.latency is -1"),
+        ({"on_divergence": "drop"}, THERE, "on_divergence.*'drop'"),
+        ({}, {"local.lr": 1.0}, "local.lr.*network, compute"),
+        ({}, {"network": {}, "compute": {}}, "network .*compute .*seconds"),
+        ({}, {"network.latency": -1}, "network.latency.* -1.* 0"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(tmp_path, options, overrides, words):
@@ -327,9 +328,9 @@ def test_a_wrong_command_writes_nothing(tmp_path, capsys):
     (run / "DONE").unlink()
     assert main([str(run), "network.latency=1", *output]) == 2
     said = capsys.readouterr().err
-    assert said.count("is missing; --help") == 2
-    assert "exists and was not written by this command" in said
-    assert "holds no finished run" in said
+    assert said.count("--help") == 2
+    assert re.search(f"--output.*{tmp_path}", said)
+    assert re.search(f"RUN .*{run}'.*DONE", said)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

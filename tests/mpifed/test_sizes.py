@@ -21,12 +21,12 @@ from topologies.memory_limits import left_of_groups
 TRILLION = "1000000000000"
 
 SIZES = {
-    "clients": (["clients=1000000000000"], "clients is 1000000000000, which needs 200 TB"),
-    "clients of no int64": (["clients=100000000000000000000"], "clients is 1000000000"),
-    "widths": (["model=mlp", f"model.hidden=[{TRILLION}]"], "the model mlp has 22000000000001 par"),
+    "clients": (["clients=1000000000000"], "clients.* 1000000000000.* 200 TB"),
+    "clients of no int64": (["clients=100000000000000000000"], "clients.* 100000000000000000000"),
+    "widths": (["model=mlp", f"model.hidden=[{TRILLION}]"], "mlp.* 22000000000001 "),
     "edges": (
         ["clients=2000000", "exchange=gossip", "exchange.topology=complete"],
-        "complete with 2000000 nodes needs",
+        "complete.* 2000000 nodes.* memory",
     ),
 }
 
@@ -41,10 +41,10 @@ def test_sizes_that_cannot_be_are_refused_with_their_field(case, tmp_path, capfd
 
 def test_memory_that_cannot_be_had_names_what_asked_for_it():
     check_memory(0, "nothing")
-    with pytest.raises(InputError, match=r"^rows is 9, which needs 1 EB of memory, and "):
+    with pytest.raises(InputError, match=r"^rows is 9, which.* 1 EB of memory"):
         check_memory(1e18, "rows is 9, which")
     for make, size in ((np.empty, 1 << 60), (np.empty, 1 << 50), (torch.empty, 1 << 55)):
-        lacking = pytest.raises(InputError, match="not enough memory for the state")
+        lacking = pytest.raises(InputError, match=r"memory.*the state")
         with lacking, enough_memory("the state"):
             make(size)
     with pytest.raises(RuntimeError, match="of another kind"), enough_memory("the state"):
@@ -73,7 +73,7 @@ def test_a_file_that_grows_beyond_memory_is_refused_on_the_way(
     monkeypatch.setattr("topologies.memory_limits.available_memory", lambda: 1 << 24)
     path = tmp_path / f"bomb{ending}"
     path.write_bytes(compress(bytes(72 << 20)))
-    with pytest.raises(InputError, match=r"of it needs .* of memory"), opened(path, 1) as stream:
+    with pytest.raises(InputError, match=r"bomb.* memory"), opened(path, 1) as stream:
         while stream.read(1 << 22):
             pass
     path.write_bytes(compress(b"plain text"))

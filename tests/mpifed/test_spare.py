@@ -71,7 +71,7 @@ def test_every_rank_gets_the_result_and_the_summary_counts_all(tmp_path, monkeyp
     # As many ranks host clients as there are cores for their threads.
     for name, hosting in (("run", len(CORES)), ("threads", 1)):
         left_out = max(0, communicator.size - hosting)
-        said = f"{left_out} of {communicator.size} ranks have no client and idle"
+        said = f"{left_out} of {communicator.size} ranks"
         assert (said in (folder / name / "log.txt").read_text()) is (left_out > 0)
     assert threads.status == "finished"
 
@@ -80,7 +80,7 @@ def test_every_rank_gets_the_result_and_the_summary_counts_all(tmp_path, monkeyp
 def test_what_hosting_ranks_refuse_is_refused_on_all(tmp_path, monkeypatch):
     two_cores(monkeypatch)
     overrides = {**SMALL, "hosts": "cores", "data.n_test": -1}
-    with pytest.raises(AgreedInputError, match=r"data\.n_test is -1"):
+    with pytest.raises(AgreedInputError, match=r"data\.n_test.* -1.*at least 1"):
         run_on_all("synthetic-fedem", overrides, folder_of(tmp_path) / "run")
     assert not (folder_of(tmp_path) / "run").exists()
 
@@ -98,8 +98,8 @@ def test_commands_of_more_ranks_than_work_end_alike(more, tmp_path):
     wrong = [*TINY, *more, "data.n_test=-1", "--output", tmp_path / "no"]
     refused = launch(ranks, *wrong, seconds=120)
     assert refused.code == 2
-    said = "mpifed: data.n_test is -1; it must be a whole number, at least 1"
-    assert refused.messages == [said]
+    (line,) = refused.messages
+    assert re.search(r"data\.n_test.* -1.*at least 1", line)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -17,12 +18,12 @@ from mpifed.__main__ import main
     [
         (
             ["rnu"],
-            "Unknown subcommand 'rnu'; did you mean 'run'? allowed: data, jobs, ",
+            "'rnu'.*'run'.*data, jobs, ",
         ),
-        (["--run"], "Unknown subcommand '--run'; "),
-        (["digits-fedem", "rounds=2"], "'digits-fedem' is an experiment, not a subcommand"),
+        (["--run"], "subcommand '--run'"),
+        (["digits-fedem", "rounds=2"], "'digits-fedem'.*experiment"),
         (["my.yaml"], "run my.yaml'"),
-        (["report"], "mpifed.report: the following arguments are required: RUN_DIR"),
+        (["report"], "mpifed.report.*RUN_DIR"),
     ],
 )
 def test_what_is_misspelt_is_refused_with_the_closest(words, expected, capfd, monkeypatch):
@@ -30,7 +31,7 @@ def test_what_is_misspelt_is_refused_with_the_closest(words, expected, capfd, mo
     said = capfd.readouterr()
     assert said.out == ""
     (line,) = said.err.splitlines()
-    assert expected in line
+    assert re.search(expected, line)
     monkeypatch.setenv("PMI_RANK", "1")
     assert main(["rnu"]) == 2
     assert main(["--help"]) == 0
@@ -68,15 +69,15 @@ def test_another_number_of_ranks_is_refused_without_torch(tmp_path):
         cwd=tmp_path,
     )
     assert done.stdout == "2 False\n", done
-    assert "--expect-ranks says 3, but MPI started 1" in done.stderr
+    assert re.search("--expect-ranks .*3.* 1", done.stderr)
     assert list(tmp_path.iterdir()) == []
 
 
 UNKNOWN = {
-    "exchange.topology=rign": "Unknown graph family 'rign'; did you mean 'ring'",
-    "exchange.topology.q=3": "exchange.topology: Unknown option 'erdos_renyi.q'",
-    "exchange.weights=metropoli": "exchange.weights: Unknown weight rule 'metropoli'",
-    "exchange.schedule.foo=3": "exchange.schedule: Unknown option 'static.foo'",
+    "exchange.topology=rign": "graph family 'rign'.*'ring'",
+    "exchange.topology.q=3": "exchange.topology.*'erdos_renyi.q'",
+    "exchange.weights=metropoli": "exchange.weights.*'metropoli'.*'metropolis_hastings'",
+    "exchange.schedule.foo=3": "exchange.schedule.*'static.foo'",
 }
 
 
@@ -85,7 +86,7 @@ def test_unknown_words_of_gossip_are_refused(word, tmp_path, monkeypatch, capfd)
     monkeypatch.chdir(tmp_path)
     outcome = call(["exchange=gossip", word], capfd)
     (line,) = outcome.messages
-    assert outcome.code == 2 and UNKNOWN[word] in line
+    assert outcome.code == 2 and re.search(UNKNOWN[word], line)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import threading
 import types
@@ -81,7 +82,7 @@ def test_a_resumed_run_goes_on_under_the_same_name(tmp_path: Path, fake) -> None
     assert (fake[1].run.identifier, fake[1].run.first) == ("name-1", 5)
     assert [round for round, _ in fake[1].rows] == [6]
     (place / "tracking.json").write_text("{")
-    with pytest.raises(InputError, match=r"tracking\.json' is damaged"):
+    with pytest.raises(InputError, match=r"tracking\.json'.*line 1 "):
         mpifed.run(rounds=8, output=place, resume=True, track="tensorboard")
 
 
@@ -116,7 +117,7 @@ def test_what_a_tracker_raises_is_one_warning(where, tmp_path: Path, monkeypatch
     result = mpifed.run(**SMALL, output=tmp_path / "run", track="tensorboard")
     assert result.status == "finished"
     (said,) = warnings_of(result.directory)
-    assert f"tensorboard is not told of the run any more: SystemExit: no disk in {where}" in said
+    assert re.search(f"tensorboard .*SystemExit: no disk in {where}", said)
 
 
 def test_a_tracker_that_blocks_holds_nothing_up(caplog) -> None:
@@ -132,7 +133,7 @@ def test_a_tracker_that_blocks_holds_nothing_up(caplog) -> None:
         sending.close("finished", patience=0.05)
         sending.close("failed")
         (line,) = [record.getMessage() for record in caplog.records]
-        assert "has not taken everything 0.05 s after the last round" in line
+        assert re.search(r"mlflow .*0\.05 s", line)
     blocked.set()
 
 
@@ -141,10 +142,10 @@ def test_a_wrong_name_or_a_missing_package_is_refused_and_nothing_written(
 ) -> None:
     words = [*TINY, "--output", tmp_path / "run", "--track"]
     wrong = call([*words, "tensorbord"], capfd)
-    assert wrong.code == 2 and "--track is 'tensorbord'; did you mean 'tensorboard'?" in wrong.err
-    with pytest.raises(InputError, match="track is 'wanb'; did you mean 'wandb'"):
+    assert wrong.code == 2 and re.search("--track .*'tensorbord'.*'tensorboard'", wrong.err)
+    with pytest.raises(InputError, match=r"track .*'wanb'.*'wandb'"):
         mpifed.run(**SMALL, output=tmp_path / "run", track="wanb")
-    with pytest.raises(InputError, match="track is True"):
+    with pytest.raises(InputError, match=r"track .*True.*mlflow, tensorboard, wandb"):
         mpifed.run(**SMALL, output=tmp_path / "run", track=True, ranks=2)
     broken = types.ModuleType("wandb")
     for name, module, said in (
@@ -155,7 +156,7 @@ def test_a_wrong_name_or_a_missing_package_is_refused_and_nothing_written(
         missing = call([*words, name], capfd)
         assert missing.code == 2
         (line,) = missing.messages
-        assert f"track is '{name}'" in line and said in line
+        assert f"'{name}'" in line and said in line
         assert f"python -m pip install 'mpifed[{name}]'" in line
     monkeypatch.setitem(sys.modules, "wandb", broken)
     check_tracker("wandb")

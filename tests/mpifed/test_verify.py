@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -108,7 +109,7 @@ def test_a_changed_metric_is_found(round, column, tampered):
     changed_field(tampered, round, column, other)
     lines = found(tampered)
     assert lines
-    assert lines[0].startswith(f"round {round}: metrics.csv has {column}")
+    assert re.match(f"round {round}: metrics.csv .*{column}", lines[0])
 
 
 def flip(folder: Path, round: int, name: str, sealed: bool) -> None:
@@ -142,7 +143,8 @@ def test_changed_results_are_found(tampered):
         values = file["test_loss"][()]
         values.view("u1")[0] ^= 1
         file["test_loss"][...] = values
-    assert found(tampered) == ["round 6: clients.h5 has another test_loss"]
+    (line,) = found(tampered)
+    assert re.match("round 6: clients.h5 .*test_loss", line)
 
 
 def change_summary(folder: Path, **changes) -> None:
@@ -162,17 +164,16 @@ def change_summary(folder: Path, **changes) -> None:
 def test_a_changed_summary_is_found(name, value, tampered):
     change_summary(tampered, **{name: value})
     (line,) = found(tampered, 1)
-    assert line.startswith(f"round 6: summary.json has {name} {json.dumps(value)}, not ")
+    assert re.match(f"round 6: summary.json .*{name} {re.escape(json.dumps(value))}", line)
 
 
 def test_a_summary_with_other_keys_is_found(tampered):
     summary = json.loads((tampered / "summary.json").read_text()) | {"epsilon": 0.1}
     del summary["up_bits"]
     (tampered / "summary.json").write_text(json.dumps(summary))
-    assert [line.split(",")[0] for line in found(tampered, 1)] == [
-        "round 6: summary.json has epsilon 0.1",
-        "round 6: summary.json has up_bits null",
-    ]
+    one, other = found(tampered, 1)
+    assert re.match("round 6: summary.json .*epsilon 0.1", one)
+    assert re.match("round 6: summary.json .*up_bits null", other)
 
 
 def test_what_tells_of_the_computer_is_not_compared(tampered):
@@ -192,7 +193,8 @@ def without_rows(folder: Path, *rounds: int) -> None:
 @pytest.mark.parametrize("round", [0, 2, 4, 6])
 def test_a_missing_row_is_found(round, rounds, tampered):
     without_rows(tampered, round)
-    assert found(tampered, rounds) == [f"round {round}: metrics.csv has no row of it"]
+    (line,) = found(tampered, rounds)
+    assert line.startswith(f"round {round}: metrics.csv ")
 
 
 def test_another_configuration_is_found(tampered):
@@ -204,15 +206,15 @@ def test_another_configuration_is_found(tampered):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--rounds", "3"], "must be A:B"),
-        (["--rounds", "5:9"], "--rounds is 5:9; it must be A:B with 1 <= A <= B <= 6"),
-        (["--last", "1", "--rounds", "1:2"], "at most one"),
+        (["--rounds", "3"], "--rounds .*3.*A:B"),
+        (["--rounds", "5:9"], "--rounds .*5:9.* 1 <= A <= B <= 6"),
+        (["--last", "1", "--rounds", "1:2"], "--last"),
     ],
 )
 def test_wrong_words_are_refused(words, said, honest, capfd):
     assert main([*([str(honest)] if words else []), *words]) == 2
     heard = capfd.readouterr()
-    assert said in heard.err
+    assert re.search(said, heard.err)
     assert heard.err.count("\n") == 1
 
 
@@ -234,7 +236,7 @@ def test_a_run_of_another_arithmetic_is_refused_with_the_reason(tampered, capfd)
     made_before(tampered)
     assert main([str(tampered)]) == 2
     said = capfd.readouterr().err
-    assert "arithmetic 1, and this one has 2: sums are rounded otherwise" in said
+    assert re.search("arithmetic 1.* 2", said)
 
 
 def test_a_run_of_another_arithmetic_is_read_and_goes_on(tampered, capfd):
@@ -243,19 +245,19 @@ def test_a_run_of_another_arithmetic_is_read_and_goes_on(tampered, capfd):
     more = Request(None, {"rounds": 7}, tampered, resume=True, quiet=True)
     assert execute(more, Alone(), lambda: False).status == "finished"
     log = (tampered / "log.txt").read_text()
-    assert "sums are rounded otherwise (arithmetic 1, now 2)" in log
-    assert "exchange.reduction has ended and changes nothing: ranks add along one tree" in log
-    assert "exchange.transport has ended" in log
-    assert "storage.state has ended" in log and "storage.directory" not in log
+    assert re.search("arithmetic 1.* 2", log)
+    assert "exchange.reduction" in log
+    assert "exchange.transport" in log
+    assert "storage.state" in log and "storage.directory" not in log
     stored = yaml.safe_load((tampered / "config.yaml").read_text())
     assert stored["arithmetic"] == [[1, 1], [7, 2]]
     assert not {"reduction", "transport"} & set(stored["exchange"])
     assert stored["storage"] == {"samples": None}
     assert main([str(tampered)]) == 0
     said = capfd.readouterr().out
-    assert "rounds 1 to 6 cannot be repeated" in said and "repeating rounds 7 to 7" in said
+    assert "rounds 1 to 6" in said and "rounds 7 to 7" in said
     assert main([str(tampered), "--rounds", "2:5"]) == 2
-    assert "arithmetic 1, and this one has 2" in capfd.readouterr().err
+    assert re.search("arithmetic 1.* 2", capfd.readouterr().err)
 
 
 def test_kernels_that_depend_on_addresses_are_not_verified(capfd, monkeypatch):
@@ -311,7 +313,8 @@ def test_rounds_before_a_resume_may_have_another_interval(tmp_path):
     for round in (2, 4, 6):
         kept = [line for line in lines if not line.startswith(f"{round},")]
         (folder / "metrics.csv").write_text("".join(kept))
-        assert found_of_due(folder) == [f"round {round}: metrics.csv has no row of it"]
+        (line,) = found_of_due(folder)
+        assert line.startswith(f"round {round}: metrics.csv ")
 
 
 def test_the_row_of_an_earlier_end_stays(tmp_path):

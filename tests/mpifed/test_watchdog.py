@@ -53,7 +53,7 @@ from mpifed.watchdog.shared_memory import (
 )
 from mpifed.watchdog.supervisor import ENDING, WAITING, _Rank
 
-KILLED = "the process was killed by SIGKILL (out of memory?)"
+KILLED = r"killed by SIGKILL \(out of memory\?\)"
 HOST = socket.gethostname()
 
 
@@ -180,12 +180,12 @@ def test_a_signal_that_comes_too_late_does_not_hide_the_answer():
 @pytest.mark.parametrize(
     ("whom", "expected"),
     [
-        ("a rank", f"mpifed: rank 1 on {HOST}: before the first round: {KILLED}"),
+        ("a rank", f"mpifed: rank 1 on {HOST}.*before the first round.*{KILLED}"),
         (
             "its process",
-            f"mpifed: rank 1 on {HOST}: before the first round: the process was killed",
+            f"mpifed: rank 1 on {HOST}.*before the first round.*killed",
         ),
-        ("the supervisor", "this node has ended with code -9"),
+        ("the supervisor", "code -9"),
     ],
 )
 def test_what_is_killed_ends_the_job_and_is_named(whom, expected, tmp_path):
@@ -198,7 +198,7 @@ def test_what_is_killed_ends_the_job_and_is_named(whom, expected, tmp_path):
         assert 0 not in made.codes()
         (line,) = made.said()
         all_ended(ranks)
-    assert re.search(re.escape(expected) + (HELD if whom == "a rank" else "") + "$", line), line
+    assert re.search(expected + (HELD if whom == "a rank" else "") + "$", line), line
     assert time.monotonic() - began < 10
 
 
@@ -207,9 +207,9 @@ def test_what_is_killed_ends_the_job_and_is_named(whom, expected, tmp_path):
     [
         (
             "its process",
-            f"rank 1 on {HOST}: before the first round: the process has been stopped for 5 s",
+            f"rank 1 on {HOST}.*before the first round.*stopped.* 5 s",
         ),
-        ("the supervisor", "this node has ended with code -9"),
+        ("the supervisor", "code -9"),
     ],
 )
 def test_what_is_stopped_ends_the_job_and_is_named(whom, expected, tmp_path):
@@ -218,7 +218,7 @@ def test_what_is_stopped_ends_the_job_and_is_named(whom, expected, tmp_path):
         os.kill(made.started[1].pid if whom == "its process" else supervisor, signal.SIGSTOP)
         assert 0 not in made.codes()
         (line,) = made.said()
-    assert line.endswith(expected)
+    assert re.search(f"{expected}$", line)
 
 
 @pytest.mark.slow
@@ -234,9 +234,8 @@ def test_what_is_stopped_just_before_the_end_is_waited_for_and_then_named(goes_o
             os.kill(processes.started[1].pid, signal.SIGCONT)
         codes, lines = processes.codes(), processes.said()
     assert codes == [0, 0 if goes_on else -signal.SIGKILL]
-    assert [line.partition("round: ")[2] for line in lines] == (
-        [] if goes_on else ["the process has been stopped for 5 s"]
-    )
+    assert len(lines) == (not goes_on)
+    assert all(re.search("stopped.* 5 s$", line) for line in lines)
 
 
 def test_where_memory_is_full_ranks_are_killed_before_the_process_that_watches_them(tmp_path):
@@ -279,7 +278,7 @@ def test_a_rank_killed_for_memory_is_named_with_the_reason_and_what_it_held(grou
         assert 0 not in processes.codes()
         (line,) = processes.said()
         all_ended(ranks)
-    assert re.search(r"rank 1 .*killed by SIGKILL \(out of memory\); it held up to \d+ MB$", line)
+    assert re.search(r"rank 1 .*SIGKILL \(out of memory\).* \d+ MB$", line)
 
 
 def test_a_rank_that_is_stopped_before_it_has_come_is_named(tmp_path):
@@ -305,9 +304,7 @@ def test_a_rank_that_is_stopped_is_named(tmp_path):
         os.kill(made.about()[1]["process"], signal.SIGSTOP)
         assert made.codes() == [1, 1]
         (line,) = made.said()
-    assert line.endswith(
-        "rank 1 on " + HOST + ": before the first round: the process has been stopped for 5 s"
-    )
+    assert re.search(f"rank 1 on {HOST}.*before the first round.*stopped.* 5 s$", line)
 
 
 @pytest.mark.parametrize("where", ["a rank", "the shared imports"])
@@ -316,7 +313,7 @@ def test_a_rank_that_makes_no_step_is_named(where):
     with job("hang", **variables) as made:
         assert made.codes() == [1, 1]
         (line,) = made.said()
-    assert line.endswith(": before the first round: no step forward for 1 s (stall_limit)")
+    assert re.search("before the first round.* 1 s .*stall_limit", line)
 
 
 def test_imports_that_take_long_are_no_standstill():
@@ -361,11 +358,11 @@ def test_a_rank_that_computes_is_blamed_before_one_that_waits():
     for _ in range(8):
         assert busy.fault(one, 0.5) is None
         assert waits.fault(other, 0.5) is None
-    assert busy.fault(one, 0.5) == "no step forward for 4 s (stall_limit)"
+    assert re.search(" 4 s .*stall_limit", busy.fault(one, 0.5))
     one.steps = 2
     assert busy.fault(one, 0.5) is None
     assert waits.fault(other, WAITING - 1) is None
-    assert waits.fault(other, 2.0) == "no other rank answered for 65 s"
+    assert re.search("rank.* 65 s", waits.fault(other, 2.0))
 
 
 def test_the_end_of_a_rank_has_a_limit_of_its_own():
@@ -626,17 +623,17 @@ def struck(early: str, *words, ranks: int = 2, **variables: str):
 @pytest.mark.parametrize(
     ("early", "expected"),
     [
-        ("die:1:torch", f"rank 1 on {HOST}: before the first round: {KILLED}"),
-        ("fail:1:torch", f"rank 1 on {HOST}: before the first round: ImportError: a library that"),
+        ("die:1:torch", f"rank 1 on {HOST}.*before the first round.*{KILLED}"),
+        ("fail:1:torch", f"rank 1 on {HOST}.*before the first round.*ImportError: a library that"),
         ("fail:every:torch", "ImportError: a library that is not there"),
         # Before the other rank is anywhere.
         (
             "die:1:yaml,be_late:0:mpifed.watchdog",
-            f"rank 1 on {HOST}: before the first round: {KILLED}",
+            f"rank 1 on {HOST}.*before the first round.*{KILLED}",
         ),
         pytest.param(
             "be_late:0:mpi4py.MPI,die_in_a_moment:1:mpi4py.MPI",
-            f"rank 1 on {HOST}: before the first round: the process was killed by SIGALRM",
+            f"rank 1 on {HOST}.*before the first round.*SIGALRM",
             marks=pytest.mark.slow,
         ),
     ],
@@ -645,7 +642,7 @@ def test_a_rank_that_is_gone_before_mpi_has_begun_ends_the_job(early, expected):
     outcome = struck(early)
     assert outcome.code not in (0, 75), outcome
     (line,) = outcome.messages
-    assert line.startswith(f"mpifed: {expected}"), line
+    assert re.match(f"mpifed: {expected}", line), line
 
 
 @pytest.mark.slow
@@ -661,7 +658,7 @@ def test_the_stall_limit_holds_before_round_1(tmp_path):
     outcome = launch(2, *words, "--output", tmp_path / "run", seconds=90)
     (line,) = outcome.messages
     assert line.startswith("mpifed: rank 1 on ")
-    assert line.endswith("no step forward for 6 s (stall_limit)")
+    assert re.search(" 6 s .*stall_limit", line)
 
 
 def test_what_lasts_before_round_1_shows_steps(tmp_path, monkeypatch):

@@ -155,7 +155,7 @@ def test_an_unseen_client_mixes_a_model_of_its_own_into_the_global_one():
 
 def test_clients_count_alike_under_gossip():
     algorithm = {"name": "apfl", "client_weights": "samples"}
-    with pytest.raises(InputError, match=r"client_weights is 'samples'"):
+    with pytest.raises(InputError, match=r"client_weights.*'samples'.*uniform"):
         run_rounds(algorithm, exchange="gossip", rounds=0)
 
 
@@ -273,5 +273,5 @@ def test_steps_beyond_the_eigenvalue_bound_are_warned_of_and_diverge(momentum):
         options = {"pfedme_lambda": step / 0.1, "pfedme_eta": 1e-9, "inner_steps": 2000}
         run = Run("pfedme", data, local=local, **options)
         lines = run.algorithm.remarks(run.state, run.clients, run.exchange)
-        assert any("diverge above" in line for line in lines) == diverges
+        assert any("diverge" in line for line in lines) == diverges
         assert (np.abs(run.go(1).models()).max() > 1e6) == diverges

@@ -323,7 +323,7 @@ def test_one_hot_mixtures_give_every_client_one_component():
         assert torch.equal(own.y, (own.x @ torch.tensor(theta[pi[client].argmax()]) > 0).long())
     fewer = synthetic(9, 3, n_components=3, mixtures="one_hot", n_test=5, dimension=4)
     assert (fewer.truth.mixture == pi[:9]).all()
-    with pytest.raises(InputError, match="published generator"):
+    with pytest.raises(InputError, match=r"data\.mixtures.*'one_hot'.*'released'"):
         synthetic(4, 3, variant="released", mixtures="one_hot")
 
 
