@@ -169,6 +169,10 @@ class Correction(ABC):
     ----------
     needs : str
         What it asks of the mixing matrices; see ``Needs``.
+    linear : bool
+        Whether ``step`` is linear in what it is passed, and of the neighbours uses the weights,
+        ``mine`` and mixed rows alone: a run then tries it without training before round 1, on a
+        schedule that changes, and warns where it makes clients drift apart.
     least_eigenvalue : float
         All eigenvalues of a symmetric W must be above this one.
     compresses : bool
@@ -188,6 +192,7 @@ class Correction(ABC):
     """
 
     needs: ClassVar[Needs] = "symmetric"
+    linear: ClassVar[bool] = False
     least_eigenvalue: float = -1.0
     compresses: ClassVar[bool] = False
     within_steps: ClassVar[bool] = False
@@ -342,7 +347,7 @@ PLAYED, BEARABLE = 200, 10.0
 def growth(correction: Correction, schedule: topologies.Schedule) -> float:
     """Return by how much differences between clients grow where nothing else moves them.
 
-    For steps that are linear in what is mixed. Schedules that change from round to round can make
+    For corrections that are ``linear``. Schedules that change from round to round can make
     corrections diverge that converge on each of their matrices.
     """
     first = np.random.default_rng(0).normal(size=(schedule.n, 1))

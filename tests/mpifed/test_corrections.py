@@ -10,6 +10,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from commands import TINY, call
 from moves import moved
 from quadratics import (
@@ -28,6 +29,9 @@ from quadratics import (
 
 import topologies
 from mpifed.errors import InputError
+from mpifed.message import Correction
+from mpifed.testing import run_rounds
+from mpifed.training.exchanging import remarks
 
 L = 4.0
 
@@ -449,6 +453,31 @@ def test_a_correction_that_diverges_by_itself_on_a_schedule_is_warned_of(
     x = start = np.random.default_rng(3).normal(size=(12, D))
     run = Descent(exchange, 0.0, lambda x: 0 * x, x=start, n=12)
     assert (np.abs(run.go(300) - x.mean(0)).max() > 1e3) == warns
+
+
+class MidrangeOfRows(Correction):
+    """Half way between the least and the greatest numbers of a client and its neighbours."""
+
+    def width(self, size):
+        return 0
+
+    def step(self, x, moved, memory, neighbours):
+        arcs = neighbours.nearby()
+        rows = arcs.all_rows(moved)
+        hosted = rows[: len(moved)]
+        least, greatest = hosted.copy(), hosted.copy()
+        np.minimum.at(least, arcs.receivers, rows[arcs.senders])
+        np.maximum.at(greatest, arcs.receivers, rows[arcs.senders])
+        return torch.from_numpy((least + greatest) / 2).to(moved), memory
+
+
+def test_a_correction_of_single_rows_runs_on_a_schedule_that_changes():
+    exchange = gossip(f"{__name__}:MidrangeOfRows", "complete", None, "random_matching")
+    rounds = run_rounds("fedavg", exchange=exchange, rounds=3, clients=6)
+    assert remarks(rounds.exchange, rounds.algorithm.payload(), 3) == []
+    plain = run_rounds("fedavg", exchange={**exchange, "correction": "none"}, rounds=3, clients=6)
+    # In pairs half way is the mean.
+    torch.testing.assert_close(rounds.state.model, plain.state.model, rtol=1e-5, atol=1e-6)
 
 
 # The least upper bound of eta L by the least eigenvalue of W.
