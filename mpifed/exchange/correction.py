@@ -118,8 +118,9 @@ class Neighbours:
     Attributes
     ----------
     mix : callable
-        Maps rows X, (participants, numbers), to the rows of W X, in memory of their own.
-        Collective.
+        Maps rows X, (participants, numbers), to the rows of W X, in memory of their own. Each call
+        books a message of so many numbers along every edge, but none where the correction
+        ``compresses``: what it mixes then are replicas. Collective.
     mix_in_cliques : callable
         The same with the matrices of ``Correction.clique_schedule``, whose messages it books.
         Collective.
@@ -129,7 +130,7 @@ class Neighbours:
         The nodes of the participants hosted here, int64 (participants,).
     nearby : callable or None
         Returns who receives from whom, with the rows of neighbours one by one, for corrections
-        that are not linear in them.
+        that are not linear in them. Each call books ``Correction.numbers`` along every edge.
     send : callable or None
         Maps rows (participants, numbers) to what neighbours receive of them, compressed where
         messages are, and books these messages; for corrections that compress.
@@ -206,7 +207,10 @@ class Correction(ABC):
         return size
 
     def numbers(self, size: int) -> int:
-        """Return how many numbers a client sends a neighbour for a value of ``size`` numbers."""
+        """Return how many numbers a client sends a neighbour for a value of ``size`` numbers.
+
+        ``--dry-run`` says so; see ``Neighbours`` for what is booked.
+        """
         return size
 
     def mixes(self, schedule: Any) -> Any:

@@ -39,6 +39,7 @@ from mpifed.mpi.communicator import Alone
 from mpifed.surrogate import Surrogate
 from mpifed.testing.rounds import DATA, Rounds, run_rounds
 from mpifed.testing.surrogates import make_surrogate
+from mpifed.training import exchanging
 
 SIZES = (1, 2, 8, 33)
 """Numbers in the messages on which a compressor is checked, a power of two among them."""
@@ -718,6 +719,8 @@ def check_schedule(
 def check_correction(correction: Any, **options: Any) -> None:
     """Check that a correction of gossip keeps the promises of every run; see ``check_method``.
 
+    A client sends each neighbour at most the numbers that ``numbers`` says.
+
     Parameters
     ----------
     correction : str, type or mapping
@@ -736,7 +739,27 @@ def check_correction(correction: Any, **options: Any) -> None:
     """
     exchange = {**RING, "correction": _section(correction, "correction")}
     exchange |= options.pop("exchange", {})
+    _check_numbers(_called(correction), exchange, **options)
     check_method("fedavg", exchanges=("gossip",), exchange=exchange, **options)
+
+
+def _check_numbers(
+    who: str, exchange: Any, data: Any = None, ranks: Any = None, **options: Any
+) -> None:
+    rounds = run_rounds("fedavg", data, **{**options, "rounds": 0, "exchange": exchange})
+    gossip, size = rounds.exchange, rounds.algorithm.payload()
+    exchanging.remarks(gossip, size, 3)
+    correction = gossip.correction
+    if correction is None or correction.chooses or gossip.routing.cliques is not None:
+        return
+    for round in (1, 2):
+        active = np.isin(np.arange(rounds.configuration.clients), rounds.participants)
+        messages, before = len(gossip.routing.arcs(round, active)), gossip.ledger.up_floats
+        sent = rounds.advance().exchange.ledger.up_floats - before
+        assert sent <= messages * correction.numbers(size), (
+            f"{who}: in round {round}, step() sends {sent / messages:.6g} numbers for a value of "
+            f"{size}, but numbers({size}) returns {correction.numbers(size)}; override numbers"
+        )
 
 
 def check_surrogate(

@@ -480,6 +480,23 @@ def test_a_correction_of_single_rows_runs_on_a_schedule_that_changes():
     torch.testing.assert_close(rounds.state.model, plain.state.model, rtol=1e-5, atol=1e-6)
 
 
+class MixedTwice(Correction):
+    """Two steps of gossip in a round."""
+
+    def width(self, size):
+        return 0
+
+    def step(self, x, moved, memory, neighbours):
+        return neighbours.mix(neighbours.mix(moved)), memory
+
+
+def test_every_message_that_a_correction_mixes_is_booked():
+    exchanges = gossip("none", gossip_steps=2), gossip(f"{__name__}:MixedTwice")
+    plain, corrected = (run_rounds("fedavg", exchange=exchange) for exchange in exchanges)
+    assert torch.equal(corrected.state.model, plain.state.model)
+    assert corrected.exchange.ledger == plain.exchange.ledger
+
+
 # The least upper bound of eta L by the least eigenvalue of W.
 LARGEST = {
     "extra": lambda least: (5 + 3 * least) / 4,

@@ -11,7 +11,7 @@ import torch
 
 import mpifed
 import mpifed.testing as harness
-from mpifed.message import ByCoordinates, Colluding
+from mpifed.message import ByCoordinates, Colluding, Correction
 from mpifed.testing import find_item
 
 FedAvg, Identity, Sign = (
@@ -96,6 +96,16 @@ class Drifts(Sgd):
         return mean + 1, state
 
 
+class MixedTwice(Correction):
+    """A correction that sends more numbers than it says."""
+
+    def width(self, size):
+        return 0
+
+    def step(self, x, moved, memory, neighbours):
+        return neighbours.mix(neighbours.mix(moved)), memory
+
+
 @pytest.mark.parametrize(
     ("check", "item", "fault"),
     [
@@ -109,6 +119,7 @@ class Drifts(Sgd):
         (harness.check_attack, Turns, "in place"),
         (harness.check_attack, Nearby, "number of ranks"),
         (harness.check_server_optimizer, Drifts, "zero"),
+        (harness.check_correction, MixedTwice, "override numbers"),
     ],
 )
 def test_an_item_that_breaks_a_promise_is_refused(check, item, fault):
