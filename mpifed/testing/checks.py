@@ -70,8 +70,8 @@ def check_method(
     """Check that a method keeps the promises of every run.
 
     Its numbers are the same bit for bit on any number of ranks, also where each client is computed
-    alone, and after a checkpoint; a round changes no tensor of the state in place, and is a
-    function of the state; what it deploys has the shape of a predictor; the columns that it
+    alone, and after a checkpoint; a round changes no tensor of the state, and of what the exchange
+    remembers, in place, and is a function of the state; what it deploys has the shape of a predictor; the columns that it
     declares have numbers; and bits are booked if and only if it communicates.
 
     Parameters
@@ -122,7 +122,7 @@ def _check_rounds(
     again = alone.resumed()
     alone.advance()
     again.advance()
-    assert not changes, f"{who}: round() changes {', '.join(changes)} of its state in place"
+    assert not changes, f"{who}: a round changes {', '.join(changes)} of the state in place"
     assert again.digest == alone.digest, (
         f"{who}: round 3 differs after a resume from round 2, so that something is remembered "
         "outside the state"
@@ -146,14 +146,19 @@ def _differing(some: Mapping[str, Any], others: Mapping[str, Any]) -> str:
 
 
 def watched_changes(algorithm: Algorithm) -> list[str]:
-    """Have a method's rounds noted that change their state; return the list of what they change."""
+    """Have a method's rounds noted that change their state, or what the exchange remembers, in
+    place; return the list of what they change.
+    """
     changes: list[str] = []
     play = algorithm.round
 
     def watched(state: Any, clients: Any, channel: Any, draws: Draws) -> Any:
-        before = {name: tensor.clone() for name, tensor, _ in states.tensors(state, False)}
+        # Values kept for others are in one memory of all rounds.
+        memory = states.Nothing() if channel.exchange.values_kept else channel.memory
+        watched_state = states.RunState(state, memory)
+        before = {name: tensor.clone() for name, tensor, _ in states.tensors(watched_state, False)}
         moved = play(state, clients, channel, draws)
-        for name, tensor, _ in states.tensors(state, False):
+        for name, tensor, _ in states.tensors(watched_state, False):
             if not torch.equal(tensor, before[name]) and name not in changes:
                 changes.append(name)
         return moved

@@ -11,7 +11,7 @@ import torch
 
 import mpifed
 import mpifed.testing as harness
-from mpifed.message import ByCoordinates, Colluding, Correction
+from mpifed.message import ByCoordinates, Colluding, Correction, Moment
 from mpifed.testing import find_item
 
 FedAvg, Identity, Sign = (
@@ -106,6 +106,25 @@ class MixedTwice(Correction):
         return neighbours.mix(neighbours.mix(moved)), memory
 
 
+class WritesMomentum(Correction):
+    """A correction that changes its momentum in place."""
+
+    def step(self, x, moved, memory, neighbours):
+        return neighbours.mix(memory.mul_(0.5).add_(moved - x).add(x)), memory
+
+
+class WritesMoments(Sgd):
+    """A server that changes its momentum in place, from the second step on."""
+
+    def init(self, like):
+        return Moment(torch.zeros_like(like))
+
+    def step(self, mean, state):
+        if not state.first.any():
+            return mean, Moment(mean.clone())
+        return mean + state.first.mul_(0.5), state
+
+
 @pytest.mark.parametrize(
     ("check", "item", "fault"),
     [
@@ -120,6 +139,8 @@ class MixedTwice(Correction):
         (harness.check_attack, Nearby, "number of ranks"),
         (harness.check_server_optimizer, Drifts, "zero"),
         (harness.check_correction, MixedTwice, "override numbers"),
+        (harness.check_correction, WritesMomentum, "memory.corrections"),
+        (harness.check_server_optimizer, WritesMoments, "in place"),
     ],
 )
 def test_an_item_that_breaks_a_promise_is_refused(check, item, fault):
