@@ -31,6 +31,7 @@ from mpifed.errors import InputError, RunError
 from mpifed.exchange.aggregation import Aggregator, ByCoordinates, ByProducts
 from mpifed.exchange.attacks import Attack
 from mpifed.exchange.compression import PURPOSE, Compressor, message_sizes
+from mpifed.exchange.correction import Correction
 from mpifed.exchange.server_optimizers import ServerOptimizer
 from mpifed.federation.clients import Draws
 from mpifed.method import Algorithm
@@ -52,6 +53,8 @@ MESSAGE = "compression 0"
 
 RING = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
 
+MATCHING = {"name": "gossip", "topology": "complete", "schedule": "random_matching"}
+
 STEP = 1e-6
 """Share of the way to another theta at which slopes are compared."""
 
@@ -71,8 +74,9 @@ def check_method(
 
     Its numbers are the same bit for bit on any number of ranks, also where each client is computed
     alone, and after a checkpoint; a round changes no tensor of the state, and of what the exchange
-    remembers, in place, and is a function of the state; what it deploys has the shape of a predictor; the columns that it
-    declares have numbers; and bits are booked if and only if it communicates.
+    remembers, in place, and is a function of the state; what it deploys has the shape of a
+    predictor; the columns that it declares have numbers; and bits are booked if and only if it
+    communicates.
 
     Parameters
     ----------
@@ -486,9 +490,9 @@ def _first_samples(data: Any) -> Any:
 def check_aggregator(aggregator: Any, n: int = 9, size: int = 6, *, symmetric: bool = True) -> None:
     """Check that an aggregator is a mean of updates of some kind.
 
-    The aggregate of equal updates is that update, it is the same in any order of the clients and
-    on any number of ranks, it moves with the updates where all are moved alike, and updates are not
-    changed.
+    The aggregate has the shape of an update, that of equal updates is this update, it is the same
+    in any order of the clients and on any number of ranks, and is finite and within the updates
+    where these are.
 
     Parameters
     ----------
@@ -515,7 +519,11 @@ def check_aggregator(aggregator: Any, n: int = 9, size: int = 6, *, symmetric: b
     rng = np.random.default_rng(0)
     updates = rng.normal(size=(n, size))
     same = np.repeat(updates[:1], n, axis=0)
-    assert np.allclose(aggregated(rule, same), updates[0], rtol=1e-6, atol=1e-9), (
+    try:
+        of_same = aggregated(rule, same)
+    except RunError as error:
+        raise AssertionError(str(error)) from None
+    assert np.allclose(of_same, updates[0], rtol=1e-6, atol=1e-9), (
         f"{who}: the aggregate of {n} equal updates is another one"
     )
     first = aggregated(rule, updates)
@@ -537,9 +545,12 @@ def check_aggregator(aggregator: Any, n: int = 9, size: int = 6, *, symmetric: b
 def aggregated(aggregator: Aggregator, updates: np.ndarray) -> np.ndarray:
     """Return the aggregate of updates (n, numbers) of clients with as many samples each."""
     if isinstance(aggregator, ByCoordinates):
-        return aggregator.combine(updates.copy())
+        combined = aggregator.combine(updates.copy())
+        states.check_result(combined, updates[0], aggregator, "combine")
+        return combined
     if isinstance(aggregator, ByProducts):
         shares = aggregator.weighted_shares(updates @ updates.T, np.ones(len(updates)))
+        states.check_result(shares, updates[:, 0], aggregator, "shares")
         return np.asarray(shares @ updates)
     return np.asarray(updates.mean(0))
 
@@ -724,6 +735,7 @@ def check_schedule(
 def check_correction(correction: Any, **options: Any) -> None:
     """Check that a correction of gossip keeps the promises of every run; see ``check_method``.
 
+    Clients mix on a ring and, unless it needs a static W, in pairs that change from round to round.
     A client sends each neighbour at most the numbers that ``numbers`` says.
 
     Parameters
@@ -731,7 +743,7 @@ def check_correction(correction: Any, **options: Any) -> None:
     correction : str, type or mapping
         The correction, with FedAvg.
     **options
-        As in ``run_rounds``.
+        As in ``run_rounds``. What ``exchange`` names takes the place of the ring, and of the pairs.
 
     Raises
     ------
@@ -742,10 +754,15 @@ def check_correction(correction: Any, **options: Any) -> None:
     --------
     >>> check_correction("tracking")
     """
-    exchange = {**RING, "correction": _section(correction, "correction")}
-    exchange |= options.pop("exchange", {})
-    _check_numbers(_called(correction), exchange, **options)
-    check_method("fedavg", exchanges=("gossip",), exchange=exchange, **options)
+    section, passed = _section(correction, "correction"), options.pop("exchange", {})
+    kind: Correction = _made("correction", correction)
+    graphs = [{**RING, **passed}]
+    if not passed and not kind.chooses and kind.needs not in ("static", "tree"):
+        graphs.append(MATCHING)
+    for graph in graphs:
+        exchange = {**graph, "correction": section}
+        _check_numbers(_called(correction), exchange, **options)
+        check_method("fedavg", exchanges=("gossip",), exchange=exchange, **options)
 
 
 def _check_numbers(

@@ -96,6 +96,24 @@ class Drifts(Sgd):
         return mean + 1, state
 
 
+class Kept(ByCoordinates):
+    """An aggregate with a row for each client."""
+
+    def combine(self, columns):
+        return columns
+
+
+class RingOnly(Correction):
+    """A correction by random numbers where a client does not have two neighbours."""
+
+    def width(self, size):
+        return 0
+
+    def step(self, x, moved, memory, neighbours):
+        mixed = neighbours.mix(moved)
+        return torch.where(neighbours.degrees == 2, mixed, torch.rand_like(mixed)), memory
+
+
 class MixedTwice(Correction):
     """A correction that sends more numbers than it says."""
 
@@ -135,11 +153,13 @@ class WritesMoments(Sgd):
         (harness.check_compressor, OneSize, "bits returned int"),
         (harness.check_aggregator, First, "order"),
         (harness.check_aggregator, Enlarging, "equal updates"),
+        (harness.check_aggregator, Kept, "combine returned .* shape"),
         (harness.check_attack, Turns, "in place"),
         (harness.check_attack, Nearby, "number of ranks"),
         (harness.check_server_optimizer, Drifts, "zero"),
         (harness.check_correction, MixedTwice, "override numbers"),
         (harness.check_correction, WritesMomentum, "memory.corrections"),
+        (harness.check_correction, RingOnly, "resume"),
         (harness.check_server_optimizer, WritesMoments, "in place"),
     ],
 )
