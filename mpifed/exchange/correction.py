@@ -184,8 +184,6 @@ class Correction(ABC):
         learning rates.
     chooses : bool
         Whether clients choose in each round whom they mix with; W then only says who may.
-    looks_at_losses : bool
-        Whether they do so by losses of each other's models.
     columns : sequence of str
         What ``measure`` adds to ``metrics.csv``.
     nodes : int
@@ -198,7 +196,6 @@ class Correction(ABC):
     compresses: ClassVar[bool] = False
     within_steps: ClassVar[bool] = False
     chooses: ClassVar[bool] = False
-    looks_at_losses: ClassVar[bool] = False
     columns: ClassVar[Sequence[str]] = ()
     nodes: int = 0
 
