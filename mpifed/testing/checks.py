@@ -32,6 +32,7 @@ from mpifed.exchange.aggregation import Aggregator, ByCoordinates, ByProducts
 from mpifed.exchange.attacks import Attack
 from mpifed.exchange.compression import PURPOSE, Compressor, message_sizes
 from mpifed.exchange.correction import Correction
+from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.server_optimizers import ServerOptimizer
 from mpifed.federation.clients import Draws
 from mpifed.method import Algorithm
@@ -769,7 +770,7 @@ def _check_numbers(
     who: str, exchange: Any, data: Any = None, ranks: Any = None, **options: Any
 ) -> None:
     rounds = run_rounds("fedavg", data, **{**options, "rounds": 0, "exchange": exchange})
-    gossip, size = rounds.exchange, rounds.algorithm.payload()
+    gossip, size = cast(Gossip, rounds.exchange), rounds.algorithm.payload()
     exchanging.remarks(gossip, size, 3)
     correction = gossip.correction
     if correction is None or correction.chooses or gossip.routing.cliques is not None:
