@@ -118,8 +118,9 @@ class Neighbours:
     Attributes
     ----------
     mix : callable
-        Maps rows X, (participants, numbers), to the rows of W X, in memory of their own.
-        Collective.
+        Maps rows X, (participants, numbers), to the rows of W X, in memory of their own. Each call
+        books a message of so many numbers along every edge, but none where the correction
+        ``compresses``: what it mixes then are replicas. Collective.
     mix_in_cliques : callable
         The same with the matrices of ``Correction.clique_schedule``, whose messages it books.
         Collective.
@@ -129,7 +130,7 @@ class Neighbours:
         The nodes of the participants hosted here, int64 (participants,).
     nearby : callable or None
         Returns who receives from whom, with the rows of neighbours one by one, for corrections
-        that are not linear in them.
+        that are not linear in them. Each call books ``Correction.numbers`` along every edge.
     send : callable or None
         Maps rows (participants, numbers) to what neighbours receive of them, compressed where
         messages are, and books these messages; for corrections that compress.
@@ -169,6 +170,10 @@ class Correction(ABC):
     ----------
     needs : str
         What it asks of the mixing matrices; see ``Needs``.
+    linear : bool
+        Whether ``step`` is linear in what it is passed, and of the neighbours uses the weights,
+        ``mine`` and mixed rows alone: a run then tries it without training before round 1, on a
+        schedule that changes, and warns where it makes clients drift apart.
     least_eigenvalue : float
         All eigenvalues of a symmetric W must be above this one.
     compresses : bool
@@ -179,8 +184,6 @@ class Correction(ABC):
         learning rates.
     chooses : bool
         Whether clients choose in each round whom they mix with; W then only says who may.
-    looks_at_losses : bool
-        Whether they do so by losses of each other's models.
     columns : sequence of str
         What ``measure`` adds to ``metrics.csv``.
     nodes : int
@@ -188,11 +191,11 @@ class Correction(ABC):
     """
 
     needs: ClassVar[Needs] = "symmetric"
+    linear: ClassVar[bool] = False
     least_eigenvalue: float = -1.0
     compresses: ClassVar[bool] = False
     within_steps: ClassVar[bool] = False
     chooses: ClassVar[bool] = False
-    looks_at_losses: ClassVar[bool] = False
     columns: ClassVar[Sequence[str]] = ()
     nodes: int = 0
 
@@ -201,7 +204,10 @@ class Correction(ABC):
         return size
 
     def numbers(self, size: int) -> int:
-        """Return how many numbers a client sends a neighbour for a value of ``size`` numbers."""
+        """Return how many numbers a client sends a neighbour for a value of ``size`` numbers.
+
+        ``--dry-run`` says so; see ``Neighbours`` for what is booked.
+        """
         return size
 
     def mixes(self, schedule: Any) -> Any:
@@ -342,7 +348,7 @@ PLAYED, BEARABLE = 200, 10.0
 def growth(correction: Correction, schedule: topologies.Schedule) -> float:
     """Return by how much differences between clients grow where nothing else moves them.
 
-    For steps that are linear in what is mixed. Schedules that change from round to round can make
+    For corrections that are ``linear``. Schedules that change from round to round can make
     corrections diverge that converge on each of their matrices.
     """
     first = np.random.default_rng(0).normal(size=(schedule.n, 1))

@@ -152,8 +152,15 @@ class GossipChannel(Channel):
                 f"{type(correction).__name__} works within local steps, which the method takes "
                 "without its channel: local(start, optimizer, clients, draws, channel)"
             )
-        if not (correction.compresses or correction.chooses):
+
+        def mix(rows: Tensor) -> Tensor:
+            if not correction.compresses:  # replicas, of which ``send`` has sent the changes
+                self._book_uncompressed(rows, rows.shape[1], routing)
+            return self._mixed_apart(rows, routing)
+
+        def rows_nearby() -> Nearby:
             self._book_uncompressed(rows, correction.numbers(size), routing)
+            return nearby(self.exchange.federation.communicator, route)
 
         def mix_in_cliques(rows: Tensor) -> Tensor:
             assert routing.cliques is not None
@@ -161,11 +168,11 @@ class GossipChannel(Channel):
             return self._mixed_apart(rows, routing.cliques)
 
         neighbours = Neighbours(
-            partial(self._mixed_apart, routing=routing),
+            mix,
             mix_in_cliques,
             route.sparse,
             route.mine,
-            partial(nearby, self.exchange.federation.communicator, route),
+            rows_nearby,
             partial(self._sent, route),
             self.mixing.consensus_step(size) if correction.compresses else 1.0,
             self._observations() if correction.chooses else None,

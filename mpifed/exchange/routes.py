@@ -285,7 +285,28 @@ def arrivals(
 
 @dataclass(frozen=True)
 class Nearby:
-    """Who hears whom in a round, for the participants hosted here, as positions among its rows."""
+    """Who hears whom in a round, for the participants hosted here.
+
+    Its rows are those of the participants hosted here, in their order, and behind them those that
+    arrive from other ranks. An arc is a message: arcs are sorted by receivers, and the arcs of a
+    receiver by the nodes of their senders.
+
+    Attributes
+    ----------
+    communicator : Communicator
+        The ranks.
+    ids : ndarray
+        The clients hosted here that take part, int64 (participants,).
+    transfer : Transfer
+        Which rows go from rank to rank.
+    receivers, senders : ndarray
+        The positions of an arc's receiver and sender among the rows, whole numbers (arcs,); a
+        receiver's is also that among the participants hosted here.
+    weights : ndarray
+        W[receiver, sender] of each arc, float64 (arcs,).
+    nodes : ndarray
+        The node of each row, int64 (rows,).
+    """
 
     communicator: Communicator
     ids: np.ndarray
@@ -293,10 +314,13 @@ class Nearby:
     receivers: np.ndarray
     senders: np.ndarray
     weights: np.ndarray
-    nodes: np.ndarray  # of these rows
+    nodes: np.ndarray
 
     def all_rows(self, rows: Tensor) -> np.ndarray:
-        """Return the rows hosted here and those that arrive, float64. Collective."""
+        """Return the rows hosted here and those that arrive, float64 (rows, numbers). Collective.
+
+        ``rows`` are (participants, numbers).
+        """
         full = np.empty((len(self.nodes), rows.shape[1]))
         for part, columns in self.pieces(rows):
             full[:, part] = columns

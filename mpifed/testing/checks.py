@@ -31,6 +31,8 @@ from mpifed.errors import InputError, RunError
 from mpifed.exchange.aggregation import Aggregator, ByCoordinates, ByProducts
 from mpifed.exchange.attacks import Attack
 from mpifed.exchange.compression import PURPOSE, Compressor, message_sizes
+from mpifed.exchange.correction import Correction
+from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.server_optimizers import ServerOptimizer
 from mpifed.federation.clients import Draws
 from mpifed.method import Algorithm
@@ -39,6 +41,7 @@ from mpifed.mpi.communicator import Alone
 from mpifed.surrogate import Surrogate
 from mpifed.testing.rounds import DATA, Rounds, run_rounds
 from mpifed.testing.surrogates import make_surrogate
+from mpifed.training import exchanging
 
 SIZES = (1, 2, 8, 33)
 """Numbers in the messages on which a compressor is checked, a power of two among them."""
@@ -50,6 +53,8 @@ MESSAGE = "compression 0"
 """The random stream of the first message of a round."""
 
 RING = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
+
+MATCHING = {"name": "gossip", "topology": "complete", "schedule": "random_matching"}
 
 STEP = 1e-6
 """Share of the way to another theta at which slopes are compared."""
@@ -69,9 +74,10 @@ def check_method(
     """Check that a method keeps the promises of every run.
 
     Its numbers are the same bit for bit on any number of ranks, also where each client is computed
-    alone, and after a checkpoint; a round changes no tensor of the state in place, and is a
-    function of the state; what it deploys has the shape of a predictor; the columns that it
-    declares have numbers; and bits are booked if and only if it communicates.
+    alone, and after a checkpoint; a round changes no tensor of the state, and of what the exchange
+    remembers, in place, and is a function of the state; what it deploys has the shape of a
+    predictor; the columns that it declares have numbers; and bits are booked if and only if it
+    communicates.
 
     Parameters
     ----------
@@ -121,7 +127,7 @@ def _check_rounds(
     again = alone.resumed()
     alone.advance()
     again.advance()
-    assert not changes, f"{who}: round() changes {', '.join(changes)} of its state in place"
+    assert not changes, f"{who}: a round changes {', '.join(changes)} of the state in place"
     assert again.digest == alone.digest, (
         f"{who}: round 3 differs after a resume from round 2, so that something is remembered "
         "outside the state"
@@ -145,14 +151,19 @@ def _differing(some: Mapping[str, Any], others: Mapping[str, Any]) -> str:
 
 
 def watched_changes(algorithm: Algorithm) -> list[str]:
-    """Have a method's rounds noted that change their state; return the list of what they change."""
+    """Have a method's rounds noted that change their state, or what the exchange remembers, in
+    place; return the list of what they change.
+    """
     changes: list[str] = []
     play = algorithm.round
 
     def watched(state: Any, clients: Any, channel: Any, draws: Draws) -> Any:
-        before = {name: tensor.clone() for name, tensor, _ in states.tensors(state, False)}
+        # Values kept for others are in one memory of all rounds.
+        memory = states.Nothing() if channel.exchange.values_kept else channel.memory
+        watched_state = states.RunState(state, memory)
+        before = {name: tensor.clone() for name, tensor, _ in states.tensors(watched_state, False)}
         moved = play(state, clients, channel, draws)
-        for name, tensor, _ in states.tensors(state, False):
+        for name, tensor, _ in states.tensors(watched_state, False):
             if not torch.equal(tensor, before[name]) and name not in changes:
                 changes.append(name)
         return moved
@@ -480,9 +491,9 @@ def _first_samples(data: Any) -> Any:
 def check_aggregator(aggregator: Any, n: int = 9, size: int = 6, *, symmetric: bool = True) -> None:
     """Check that an aggregator is a mean of updates of some kind.
 
-    The aggregate of equal updates is that update, it is the same in any order of the clients and
-    on any number of ranks, it moves with the updates where all are moved alike, and updates are not
-    changed.
+    The aggregate has the shape of an update, that of equal updates is this update, it is the same
+    in any order of the clients and on any number of ranks, and is finite and within the updates
+    where these are.
 
     Parameters
     ----------
@@ -509,7 +520,11 @@ def check_aggregator(aggregator: Any, n: int = 9, size: int = 6, *, symmetric: b
     rng = np.random.default_rng(0)
     updates = rng.normal(size=(n, size))
     same = np.repeat(updates[:1], n, axis=0)
-    assert np.allclose(aggregated(rule, same), updates[0], rtol=1e-6, atol=1e-9), (
+    try:
+        of_same = aggregated(rule, same)
+    except RunError as error:
+        raise AssertionError(str(error)) from None
+    assert np.allclose(of_same, updates[0], rtol=1e-6, atol=1e-9), (
         f"{who}: the aggregate of {n} equal updates is another one"
     )
     first = aggregated(rule, updates)
@@ -531,9 +546,12 @@ def check_aggregator(aggregator: Any, n: int = 9, size: int = 6, *, symmetric: b
 def aggregated(aggregator: Aggregator, updates: np.ndarray) -> np.ndarray:
     """Return the aggregate of updates (n, numbers) of clients with as many samples each."""
     if isinstance(aggregator, ByCoordinates):
-        return aggregator.combine(updates.copy())
+        combined = aggregator.combine(updates.copy())
+        states.check_result(combined, updates[0], aggregator, "combine")
+        return combined
     if isinstance(aggregator, ByProducts):
         shares = aggregator.weighted_shares(updates @ updates.T, np.ones(len(updates)))
+        states.check_result(shares, updates[:, 0], aggregator, "shares")
         return np.asarray(shares @ updates)
     return np.asarray(updates.mean(0))
 
@@ -718,12 +736,15 @@ def check_schedule(
 def check_correction(correction: Any, **options: Any) -> None:
     """Check that a correction of gossip keeps the promises of every run; see ``check_method``.
 
+    Clients mix on a ring and, unless it needs a static W, in pairs that change from round to round.
+    A client sends each neighbour at most the numbers that ``numbers`` says.
+
     Parameters
     ----------
     correction : str, type or mapping
         The correction, with FedAvg.
     **options
-        As in ``run_rounds``.
+        As in ``run_rounds``. What ``exchange`` names takes the place of the ring, and of the pairs.
 
     Raises
     ------
@@ -734,9 +755,34 @@ def check_correction(correction: Any, **options: Any) -> None:
     --------
     >>> check_correction("tracking")
     """
-    exchange = {**RING, "correction": _section(correction, "correction")}
-    exchange |= options.pop("exchange", {})
-    check_method("fedavg", exchanges=("gossip",), exchange=exchange, **options)
+    section, passed = _section(correction, "correction"), options.pop("exchange", {})
+    kind: Correction = _made("correction", correction)
+    graphs = [{**RING, **passed}]
+    if not passed and not kind.chooses and kind.needs not in ("static", "tree"):
+        graphs.append(MATCHING)
+    for graph in graphs:
+        exchange = {**graph, "correction": section}
+        _check_numbers(_called(correction), exchange, **options)
+        check_method("fedavg", exchanges=("gossip",), exchange=exchange, **options)
+
+
+def _check_numbers(
+    who: str, exchange: Any, data: Any = None, ranks: Any = None, **options: Any
+) -> None:
+    rounds = run_rounds("fedavg", data, **{**options, "rounds": 0, "exchange": exchange})
+    gossip, size = cast(Gossip, rounds.exchange), rounds.algorithm.payload()
+    exchanging.remarks(gossip, size, 3)
+    correction = gossip.correction
+    if correction is None or correction.chooses or gossip.routing.cliques is not None:
+        return
+    for round in (1, 2):
+        active = np.isin(np.arange(rounds.configuration.clients), rounds.participants)
+        messages, before = len(gossip.routing.arcs(round, active)), gossip.ledger.up_floats
+        sent = rounds.advance().exchange.ledger.up_floats - before
+        assert sent <= messages * correction.numbers(size), (
+            f"{who}: in round {round}, step() sends {sent / messages:.6g} numbers for a value of "
+            f"{size}, but numbers({size}) returns {correction.numbers(size)}; override numbers"
+        )
 
 
 def check_surrogate(

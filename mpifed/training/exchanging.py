@@ -145,8 +145,7 @@ def _rate(exchange: Gossip, rounds: int) -> dict[str, float | int] | None:
 def _divergence(exchange: Gossip, correction: Correction) -> list[str]:
     """Return a warning where the correction diverges by itself. Collective."""
     schedule, factor = exchange.routing.schedule, 0.0
-    is_linear = correction.needs in ("doubly_stochastic", "symmetric")
-    if not is_linear or schedule.period == 1 or exchange.computed_in_rounds:
+    if not correction.linear or schedule.period == 1 or exchange.computed_in_rounds:
         return []
     if schedule.n > MOST_NODES:
         return []

@@ -11,6 +11,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from commands import TINY, call
 from moves import moved
 from quadratics import (
@@ -29,6 +30,8 @@ from quadratics import (
 
 import topologies
 from mpifed.errors import InputError
+from mpifed.message import Correction
+from mpifed.testing import run_rounds
 
 L = 4.0
 
@@ -450,6 +453,49 @@ def test_a_correction_that_diverges_by_itself_on_a_schedule_is_warned_of(
     x = start = np.random.default_rng(3).normal(size=(12, D))
     run = Descent(exchange, 0.0, lambda x: 0 * x, x=start, n=12)
     assert (np.abs(run.go(300) - x.mean(0)).max() > 1e3) == warns
+
+
+class MidrangeOfRows(Correction):
+    """Half way between the least and the greatest numbers of a client and its neighbours."""
+
+    def width(self, size):
+        return 0
+
+    def step(self, x, moved, memory, neighbours):
+        arcs = neighbours.nearby()
+        rows = arcs.all_rows(moved)
+        hosted = rows[: len(moved)]
+        least, greatest = hosted.copy(), hosted.copy()
+        np.minimum.at(least, arcs.receivers, rows[arcs.senders])
+        np.maximum.at(greatest, arcs.receivers, rows[arcs.senders])
+        return torch.from_numpy((least + greatest) / 2).to(moved), memory
+
+
+def test_a_correction_of_single_rows_runs_on_a_schedule_that_changes(capfd):
+    exchange = gossip(f"{__name__}:MidrangeOfRows", "complete", None, "random_matching")
+    words = [*TINY, "clients=6", "algorithm=fedavg", f"exchange={json.dumps(exchange)}"]
+    assert call([*words, "--dry-run"], capfd).code == 0
+    rounds = run_rounds("fedavg", exchange=exchange, rounds=3, clients=6)
+    plain = run_rounds("fedavg", exchange={**exchange, "correction": "none"}, rounds=3, clients=6)
+    # In pairs half way is the mean.
+    torch.testing.assert_close(rounds.state.model, plain.state.model, rtol=1e-5, atol=1e-6)
+
+
+class MixedTwice(Correction):
+    """Two steps of gossip in a round."""
+
+    def width(self, size):
+        return 0
+
+    def step(self, x, moved, memory, neighbours):
+        return neighbours.mix(neighbours.mix(moved)), memory
+
+
+def test_every_message_that_a_correction_mixes_is_booked():
+    exchanges = gossip("none", gossip_steps=2), gossip(f"{__name__}:MixedTwice")
+    plain, corrected = (run_rounds("fedavg", exchange=exchange) for exchange in exchanges)
+    assert torch.equal(corrected.state.model, plain.state.model)
+    assert corrected.exchange.ledger == plain.exchange.ledger
 
 
 # The least upper bound of eta L by the least eigenvalue of W.

@@ -11,7 +11,7 @@ import torch
 
 import mpifed
 import mpifed.testing as harness
-from mpifed.message import ByCoordinates, Colluding
+from mpifed.message import ByCoordinates, Colluding, Correction, Moment
 from mpifed.testing import find_item
 
 FedAvg, Identity, Sign = (
@@ -96,6 +96,53 @@ class Drifts(Sgd):
         return mean + 1, state
 
 
+class Kept(ByCoordinates):
+    """An aggregate with a row for each client."""
+
+    def combine(self, columns):
+        return columns
+
+
+class RingOnly(Correction):
+    """A correction by random numbers where a client does not have two neighbours."""
+
+    def width(self, size):
+        return 0
+
+    def step(self, x, moved, memory, neighbours):
+        mixed = neighbours.mix(moved)
+        return torch.where(neighbours.degrees == 2, mixed, torch.rand_like(mixed)), memory
+
+
+class MixedTwice(Correction):
+    """A correction that sends more numbers than it says."""
+
+    def width(self, size):
+        return 0
+
+    def step(self, x, moved, memory, neighbours):
+        return neighbours.mix(neighbours.mix(moved)), memory
+
+
+class WritesMomentum(Correction):
+    """A correction that changes its momentum in place."""
+
+    def step(self, x, moved, memory, neighbours):
+        return neighbours.mix(memory.mul_(0.5).add_(moved - x).add(x)), memory
+
+
+class WritesMoments(Sgd):
+    """A server that changes its momentum in place, from the second step on."""
+
+    def init(self, like):
+        return Moment(torch.zeros_like(like))
+
+    def step(self, mean, state):
+        if not state.first.any():
+            return mean, Moment(mean.clone())
+        return mean + state.first.mul_(0.5), state
+
+
 @pytest.mark.parametrize(
     ("check", "item", "fault"),
     [
@@ -106,9 +153,14 @@ class Drifts(Sgd):
         (harness.check_compressor, OneSize, "OneSize.*bits.*int"),
         (harness.check_aggregator, First, "First.*order"),
         (harness.check_aggregator, Enlarging, "Enlarging.* 9 .*equal"),
+        (harness.check_aggregator, Kept, "combine.*shape"),
         (harness.check_attack, Turns, "Turns.*updates.*place"),
         (harness.check_attack, Nearby, "Nearby.*number of ranks"),
         (harness.check_server_optimizer, Drifts, "Drifts.*mean.*zero"),
+        (harness.check_server_optimizer, WritesMoments, "in place"),
+        (harness.check_correction, MixedTwice, "numbers"),
+        (harness.check_correction, WritesMomentum, "memory.corrections"),
+        (harness.check_correction, RingOnly, "resume"),
     ],
 )
 def test_an_item_that_breaks_a_promise_is_refused(check, item, fault):

@@ -24,6 +24,8 @@ from mpifed.message import Correction, Neighbours
 class CliqueAveraging(Correction):
     """Clique averaging: the mean update of a clique, then gossip (Bellet et al. 2022)."""
 
+    linear = True
+
     def width(self, size: int) -> int:
         return 0
 

@@ -89,6 +89,8 @@ class Chooser(Correction):
 
     Attributes
     ----------
+    looks_at_losses : bool
+        Whether they do so by losses of each other's models.
     remembers : int
         How many numbers a client remembers of each other one.
     sends_notes : int
@@ -98,6 +100,7 @@ class Chooser(Correction):
     needs = "positive"
     chooses = True
     columns = COLLAPSE
+    looks_at_losses: ClassVar[bool] = False
     remembers: ClassVar[int] = 1
     sends_notes: ClassVar[int] = 0
 

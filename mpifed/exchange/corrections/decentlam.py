@@ -32,6 +32,8 @@ class DecentLaM(Correction):
         Share of the momentum that stays from round to round.
     """
 
+    linear = True
+
     def __init__(self, *, beta: Annotated[float, Ge(0), Lt(1)] = 0.9) -> None:
         self.beta = beta
 

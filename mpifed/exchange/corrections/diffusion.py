@@ -44,6 +44,8 @@ from mpifed.message import Correction, Neighbours, halves
 class ExactDiffusion(Correction):
     """Exact diffusion: corrected gossip by (I + W) / 2 (Yuan et al. 2019)."""
 
+    linear = True
+
     def _mixed(self, z: Tensor, neighbours: Neighbours) -> Tensor:
         """Return V z."""
         return neighbours.mix(z).add_(z).div_(2)

@@ -41,6 +41,8 @@ from mpifed.message import Correction, Neighbours
 class Extra(Correction):
     """EXTRA: gossip before the step, corrected by what it has moved so far (Shi et al. 2015)."""
 
+    linear = True
+
     def step(
         self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
@@ -60,6 +62,7 @@ class LtAdmm(Correction):
     """
 
     within_steps = True
+    linear = True
 
     def __init__(self, *, penalty: Annotated[float, Gt(0), Le(1)] = 1.0) -> None:
         self.penalty = penalty

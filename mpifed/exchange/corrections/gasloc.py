@@ -45,6 +45,8 @@ class Gasloc(Correction):
         Whether moves are those of the mixed values or of the client's own before they are mixed.
     """
 
+    linear = True
+
     def __init__(
         self,
         *,

@@ -40,6 +40,7 @@ class Noloco(Correction):
     """
 
     needs = "doubly_stochastic"
+    linear = True
 
     def __init__(
         self,

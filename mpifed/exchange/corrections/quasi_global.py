@@ -35,6 +35,7 @@ class QuasiGlobal(Correction):
     """
 
     needs = "doubly_stochastic"
+    linear = True
 
     def __init__(
         self,

@@ -58,6 +58,7 @@ class Tracking(Correction):
     """
 
     needs: ClassVar[Needs] = "doubly_stochastic"
+    linear = True
     by_columns: ClassVar[bool] = False  # whether y is mixed by P, as in Push-Pull
 
     def __init__(self, *, tracking_mixes: Literal["after", "before"] = "after") -> None:
