@@ -133,6 +133,26 @@ def test_ranks_have_their_own_streams_descriptors_and_processors(prefork, tmp_pa
     assert len({one["parent"] for one in about}) == 1
 
 
+def long_variables(character: str, count: int) -> dict[str, str]:
+    """``count`` variables of 100 KB; a socket takes messages of about 200 KB."""
+    return {f"LONG_{k}": 100_000 * character for k in range(count)}
+
+
+@pytest.mark.parametrize("prefork", ["1", "0"])
+def test_ranks_have_an_environment_of_any_size(prefork):
+    variables = long_variables(os.fsdecode(b"\xff"), 15)
+    with job("leave:0", MPIFED_PREFORK=prefork, **variables) as made:
+        assert (made.codes(), made.said()) == ([0, 0], [])
+        assert all(each["characters"] > 1_500_000 for each in made.about())
+
+
+@pytest.mark.slow
+def test_a_job_with_a_large_environment_runs(tmp_path):
+    words = [*TINY, "--quiet", "--output", tmp_path / "run"]
+    outcome = launch(2, *words, **long_variables("x", 3))
+    assert (outcome.code, outcome.messages) == (0, []), outcome
+
+
 @pytest.mark.parametrize("unlike", ["folder", "variable"])
 def test_ranks_with_other_surroundings_are_not_forked_from_one_process(unlike, tmp_path):
     def own(rank):
