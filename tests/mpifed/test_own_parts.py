@@ -18,7 +18,7 @@ from mpifed.method import Algorithm, ServerChannel
 from mpifed.testing import find_item, run_rounds
 
 FedAvg, Identity = find_item("algorithm", "fedavg"), find_item("compression", "identity")
-Plain = find_item("correction", "none")
+Plain, Sgd = find_item("correction", "none"), find_item("server_optimizer", "sgd")
 POINTS = [([[1.0]], [0]), ([[2.0]], [1]), ([[3.0]], [0])]
 WORDS = ("model=linear", "clients=8", "rounds=3", "data.n_test=5", "data.dimension=4")
 
@@ -112,6 +112,20 @@ class Forgets(Plain):
         return neighbours.mix(moved)
 
 
+class Halts(Sgd):
+    """Returns the step alone."""
+
+    def step(self, mean, state):
+        return mean
+
+
+class Narrows(Sgd):
+    """Returns a number fewer."""
+
+    def step(self, mean, state):
+        return mean[1:], state
+
+
 class Withholds(Attack):
     """Sends nothing."""
 
@@ -125,6 +139,8 @@ PLACES = {
     Lossy: ["compression"],
     Uncombined: ["exchange.aggregator"],
     Forgets: ["exchange.correction", "exchange=gossip"],
+    Halts: ["server_optimizer"],
+    Narrows: ["server_optimizer"],
     Withholds: ["attack.name", "attack.clients=[1]"],
 }
 
@@ -134,8 +150,8 @@ def test_what_parts_of_a_round_return_has_the_form_of_what_they_were_given(kind,
     place, *more = PLACES[kind]
     words = [*WORDS, "algorithm=fedavg", f"{place}={__name__}:{kind.__name__}", *more]
     done = call([*words, "--output", tmp_path / "run"], capfd)
-    named = "" if kind is Forgets else f"{__name__}:{kind.__name__}: "
-    assert done.code == 1 and done.err.startswith(f"mpifed: round 1: {named}"), done
+    named = f"mpifed: round 1: {__name__}:{kind.__name__}: "
+    assert done.code == 1 and done.err.startswith(named), done
 
 
 # What a user's class declares is enforced in every configuration.
