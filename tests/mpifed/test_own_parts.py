@@ -382,6 +382,22 @@ def test_a_method_without_a_round_is_refused(tmp_path, capfd):
     assert done.code == 2 and done.err == f"mpifed: {said}\n" and not (tmp_path / "run").exists()
 
 
+class Forgetful(Withholds):
+    """Takes nothing that says who is malicious."""
+
+    def __init__(self, *, scale: float = 1.0) -> None:
+        super().__init__()
+
+
+@pytest.mark.parametrize("more", [["attack.clients=[1]"], []])
+def test_an_attack_without_the_options_of_all_attacks_is_refused(more, tmp_path, capfd):
+    words = [*failing("attack.name", Forgetful, tmp_path / "run"), "algorithm=fedavg", *more]
+    done = call(words, capfd)
+    (line,) = done.err.splitlines()
+    assert done.code == 2 and list(tmp_path.iterdir()) == []
+    assert all(word in line for word in ("Forgetful", "clients", "fraction", "**options"))
+
+
 @pytest.mark.parametrize("kind", [Fails, StartsWithNothing])
 def test_one_rank_says_it_for_all(kind, tmp_path):
     done = launch(2, *failing("algorithm", kind, tmp_path / "run"))
