@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 
 import numpy as np
 import pytest
 import torch
 from annotated_types import Gt
-from commands import call, launch
+from commands import HERE, call, launch
 
+from mpifed.components.registry import find
+from mpifed.components.tables import BASES
 from mpifed.dataset import Dataset, Description, GeneratedDataset, Shards, Split, alike
 from mpifed.errors import InputError
 from mpifed.message import Attack, ByCoordinates, Only, Requirement
@@ -380,6 +383,17 @@ def test_a_method_without_a_round_is_refused(tmp_path, capfd):
     done = call(failing("algorithm", Unfinished, tmp_path / "run"), capfd)
     said = f"algorithm.name is '{__name__}:Unfinished', which has no round of its own"
     assert done.code == 2 and done.err == f"mpifed: {said}\n" and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_the_base_class_that_a_part_lacks_is_named_on_a_promised_page(kind):
+    with pytest.raises(InputError) as refused:
+        find(kind, "collections:Counter", kind)
+    promised = (HERE.parents[1] / "docs" / "stability.md").read_text(encoding="utf-8")
+    bases = re.findall(r"(mpifed[\w.]*)\.(\w+)", str(refused.value))
+    assert bases
+    for page, name in bases:
+        assert f"`{page}`" in promised and name in importlib.import_module(page).__all__
 
 
 class Forgetful(Withholds):
