@@ -12,6 +12,7 @@ that look into a model.
   makes it.
 * Parts of a model: ``head_of``, ``last_layer``, ``last_sizes``, ``normalisation_layers``, and what
   its last layer is given, the ``representation``.
+* ``load_weights`` copies the tensors of a file into a module.
 * Models made from others: ``Derived`` of rows ``Between`` two models, or with ``TwoHeads`` or
   ``HyperHeads``; ``contrastive`` and ``prototyped`` losses of representations.
 * ``merge`` puts plain layers in place of those with low-rank adapters.
@@ -30,6 +31,7 @@ Of a model's risks on the clients' samples, methods take from here
 """
 
 from mpifed.data.base import Description
+from mpifed.io.weights import load_weights
 from mpifed.local.linear_objective import (
     Objectives,
     SparseObjective,
@@ -124,6 +126,7 @@ __all__ = [
     "hessian",
     "last_layer",
     "last_sizes",
+    "load_weights",
     "local_optima",
     "local_starts",
     "logistic",

@@ -313,6 +313,15 @@ def is_finite(tensor: Tensor) -> bool:
     return all(math.isfinite(each) for each in torch.aminmax(tensor.detach()))
 
 
+def pair_of(returned: Any, component: object, method: str) -> tuple[Any, Any]:
+    """Return the two values that a user's code returned; raise ``RunError`` for anything else."""
+    if isinstance(returned, (tuple, list)) and len(returned) == 2:
+        return returned[0], returned[1]
+    actual = type(returned).__name__
+    actual += f" of {len(returned)} values" if isinstance(returned, (tuple, list)) else ""
+    raise wrong_result(component, method, actual, "a tuple of two values")
+
+
 def check_result(returned: Any, like: Tensor | np.ndarray, component: object, method: str) -> None:
     """Raise ``RunError`` unless what a user's code returned has the form of another array.
 

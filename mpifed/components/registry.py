@@ -117,7 +117,9 @@ def make(kind: str, section: Any, path: str) -> Any:
 
 
 def _check_base(kind: str, derived: type, field: str, name: str) -> None:
-    """Check that a user's class derives from a base class of its kind and lacks no method."""
+    """Check that a user's class derives from a base class of its kind and lacks none of its methods
+    and options.
+    """
     if kind not in BASES or ":" not in name:
         return
     targets = [target.partition(":") for target in BASES[kind]]
@@ -128,6 +130,12 @@ def _check_base(kind: str, derived: type, field: str, name: str) -> None:
     if inspect.isabstract(derived):
         lacking = ", ".join(sorted(vars(derived)["__abstractmethods__"]))
         raise InputError(f"{field} is {excerpt(name)}, which has no {lacking} of its own")
+    needed = [option for base in bases if issubclass(derived, base) for option in options_of(base)]
+    if missing := [option for option in needed if option not in options_of(derived)]:
+        raise InputError(
+            f"{field} is {excerpt(name)}, whose __init__ does not take {' and '.join(missing)}; "
+            "let it accept **options and pass them to super().__init__(**options)"
+        )
 
 
 def check_name(kind: str, name: str, field: str) -> None:

@@ -219,20 +219,18 @@ TABLES = {
     "surrogate": SURROGATES,
 }
 
-# Base classes from which the components of a kind derive, one of them where there are several.
+# Base classes from which the components of a kind derive, one of them where there are several, on
+# the pages that own components are written with.
 BASES = {
     "algorithm": ("mpifed.method:Algorithm",),
-    "data": ("mpifed.data.base:Dataset",),
-    "exchange": ("mpifed.exchange.base:Exchange",),
-    "compression": ("mpifed.exchange.compression:Compressor",),
-    "correction": ("mpifed.exchange.correction:Correction",),
-    "aggregator": (
-        "mpifed.exchange.aggregation:ByCoordinates",
-        "mpifed.exchange.aggregation:ByProducts",
-    ),
-    "pre_aggregator": ("mpifed.exchange.pre_aggregation:PreAggregator",),
-    "server_optimizer": ("mpifed.exchange.server_optimizers:ServerOptimizer",),
-    "attack": ("mpifed.exchange.attacks:Attack",),
+    "data": ("mpifed.dataset:Dataset",),
+    "exchange": ("mpifed.method:Exchange",),
+    "compression": ("mpifed.message:Compressor",),
+    "correction": ("mpifed.message:Correction",),
+    "aggregator": ("mpifed.message:ByCoordinates", "mpifed.message:ByProducts"),
+    "pre_aggregator": ("mpifed.message:PreAggregator",),
+    "server_optimizer": ("mpifed.message:ServerOptimizer",),
+    "attack": ("mpifed.message:Attack",),
     "surrogate": ("mpifed.surrogate:Surrogate",),
 }
 

@@ -31,7 +31,7 @@ from mpifed.components.registry import checked_section, make, named
 from mpifed.errors import InputError
 from mpifed.exchange.routes import Nearby
 from mpifed.federation.clients import Draws, Federation
-from mpifed.state import client
+from mpifed.state import client, pair_of
 
 Needs = Literal["positive", "doubly_stochastic", "symmetric", "static", "tree"]
 """What a correction asks of the W^k, each including those before it but the first:
@@ -358,9 +358,9 @@ def growth(correction: Correction, schedule: topologies.Schedule) -> float:
         w = schedule.matrix(k).to_sparse()
         mix = functools.partial(_product, w)
         moved = x - memory[:, :1] if correction.within_steps else x
-        x, memory = correction.step(
-            x, moved, memory, Neighbours(mix, mix, w, np.arange(schedule.n))
-        )
+        neighbours = Neighbours(mix, mix, w, np.arange(schedule.n))
+        returned = correction.step(x, moved, memory, neighbours)
+        x, memory = pair_of(returned, correction, "step")
         if x.norm() > BEARABLE**6 * start.norm():
             break
     return float(x.norm() / start.norm())

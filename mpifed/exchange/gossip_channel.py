@@ -27,7 +27,7 @@ from mpifed.exchange.mixing_product import shared_weights
 from mpifed.exchange.reduction import check_not_diverged, weighted_sum
 from mpifed.exchange.routes import Nearby, Route, Routing, arrivals, nearby
 from mpifed.mpi.reused import Reused
-from mpifed.state import check_result, client, on_host
+from mpifed.state import check_result, client, on_host, pair_of
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,8 @@ class GossipChannel(Channel):
             self._observations() if correction.chooses else None,
         )
         x, memory = before.flatten(1), self.memory.corrections
-        after, remembered = correction.step(x, rows.flatten(1), memory[:, part], neighbours)
+        returned = correction.step(x, rows.flatten(1), memory[:, part], neighbours)
+        after, remembered = pair_of(returned, correction, "step")
         check_result(after, x, correction, "step")
         check_result(remembered, memory[:, part], correction, "step")
         if remembered.shape != memory.shape:

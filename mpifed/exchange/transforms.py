@@ -21,7 +21,7 @@ from mpifed.exchange.aggregation import clipped
 from mpifed.exchange.base import Transform, Updates
 from mpifed.exchange.compression import Compressor, compressed
 from mpifed.exchange.server_optimizers import ServerOptimizer
-from mpifed.state import client
+from mpifed.state import check_result, client, pair_of
 
 
 class Sending(Transform):
@@ -103,7 +103,9 @@ class ServerStep(Transform):
 
     def apply(self, updates: Updates, state: Any, channel: Any) -> tuple[Updates, Any]:
         mean = updates.differences
-        step, moments = self.optimizer.step(mean.flatten(), state)
+        returned = self.optimizer.step(mean.flatten(), state)
+        step, moments = pair_of(returned, self.optimizer, "step")
+        check_result(step, mean.flatten(), self.optimizer, "step")
         step = step.view_as(mean)
         step[..., self.buffers] = mean[..., self.buffers]
         return Updates(step), moments

@@ -102,7 +102,8 @@ def _joined(
             connection.connect(name)
             _send_request(launch, connection)
             return connection, supervisor
-        except OSError:  # it does not listen yet, or has just ended
+        except (ConnectionError, FileNotFoundError, BlockingIOError):
+            # It does not listen yet, or has just ended.
             connection.close()
             if time.monotonic() > deadline:
                 raise
@@ -134,7 +135,12 @@ def _send_request(launch: Launch, connection: socket.socket) -> None:
         "processors": sorted(os.sched_getaffinity(0)),
         "began": started_at(),
     }
-    socket.send_fds(connection, [json.dumps(request).encode()], numbers)
+    # A message of a socket may be smaller than an environment. ``os`` of Pythons that were built
+    # with an old C library, such as conda's, has no ``memfd_create``.
+    with open(ctypes.CDLL(None).memfd_create(b"mpifed-request", 0), "wb") as file:
+        file.write(json.dumps(request).encode())
+        file.flush()
+        socket.send_fds(connection, [b"\0"], [file.fileno(), *numbers])
 
 
 def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> int:

@@ -68,8 +68,9 @@ LATEST = 5.0
 # Seconds that a supervisor waits for more ranks when those it has have ended.
 LINGERING = 1.0
 
-# Bytes of a request at most, and its descriptors.
-LONGEST, DESCRIPTORS = 1 << 20, 4
+# Bytes of a request at most, and its descriptors: six for each byte of an environment, of which
+# Linux starts a process with 6 MiB.
+LONGEST, DESCRIPTORS = 1 << 26, 5
 
 # What is said of a rank whose process was killed that the launcher had started.
 KILLED = "the process was killed"
@@ -235,9 +236,10 @@ class Supervisor:
         """Receive a request for a rank, then signals for it."""
         rank, data, descriptors = self.connections[connection], b"", list[int]()
         with contextlib.suppress(OSError):
-            data, descriptors, _, _ = socket.recv_fds(connection, LONGEST, DESCRIPTORS)
+            data, descriptors, _, _ = socket.recv_fds(connection, 1, DESCRIPTORS)
         if data and rank is None:
-            request, index = json.loads(data), len(self.ranks)
+            with open(descriptors.pop(0), "rb") as file:
+                request, index = json.loads(os.pread(file.fileno(), LONGEST, 0)), len(self.ranks)
             if index == self.launch.together or request["rank"] in self.ranks:
                 self._forget(connection)
                 return

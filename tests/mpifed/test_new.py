@@ -30,6 +30,17 @@ def test_every_kind_of_the_help_is_tried(capsys) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_imports_promised_pages(kind, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert run_command(["new", kind, "my_own"]) == 0
+    written = "".join(path.read_text(encoding="utf-8") for path in tmp_path.glob("*.py"))
+    promised = (Path(__file__).parents[2] / "docs" / "stability.md").read_text(encoding="utf-8")
+    pages = re.findall(r"^from (mpifed\.\w+) import", written, re.MULTILINE)
+    assert pages and [page for page in pages if f"`{page}`" not in promised] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_two_files_are_written_and_python_reads_them(kind, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # to which the command adds its directory

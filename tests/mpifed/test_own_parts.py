@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 
 import numpy as np
 import pytest
 import torch
 from annotated_types import Gt
-from commands import call, launch
+from commands import HERE, call, launch
 
+from mpifed.components.registry import find
+from mpifed.components.tables import BASES
 from mpifed.dataset import Dataset, Description, GeneratedDataset, Shards, Split, alike
 from mpifed.errors import InputError
 from mpifed.message import Attack, ByCoordinates, Only, Requirement
@@ -18,7 +21,7 @@ from mpifed.method import Algorithm, ServerChannel
 from mpifed.testing import find_item, run_rounds
 
 FedAvg, Identity = find_item("algorithm", "fedavg"), find_item("compression", "identity")
-Plain = find_item("correction", "none")
+Plain, Sgd = find_item("correction", "none"), find_item("server_optimizer", "sgd")
 POINTS = [([[1.0]], [0]), ([[2.0]], [1]), ([[3.0]], [0])]
 WORDS = ("model=linear", "clients=8", "rounds=3", "data.n_test=5", "data.dimension=4")
 
@@ -112,6 +115,20 @@ class Forgets(Plain):
         return neighbours.mix(moved)
 
 
+class Halts(Sgd):
+    """Returns the step alone."""
+
+    def step(self, mean, state):
+        return mean
+
+
+class Narrows(Sgd):
+    """Returns a number fewer."""
+
+    def step(self, mean, state):
+        return mean[1:], state
+
+
 class Withholds(Attack):
     """Sends nothing."""
 
@@ -125,6 +142,8 @@ PLACES = {
     Lossy: ["compression"],
     Uncombined: ["exchange.aggregator"],
     Forgets: ["exchange.correction", "exchange=gossip"],
+    Halts: ["server_optimizer"],
+    Narrows: ["server_optimizer"],
     Withholds: ["attack.name", "attack.clients=[1]"],
 }
 
@@ -134,8 +153,8 @@ def test_what_parts_of_a_round_return_has_the_form_of_what_they_were_given(kind,
     place, *more = PLACES[kind]
     words = [*WORDS, "algorithm=fedavg", f"{place}={__name__}:{kind.__name__}", *more]
     done = call([*words, "--output", tmp_path / "run"], capfd)
-    named = "" if kind is Forgets else f"{__name__}:{kind.__name__}: "
-    assert done.code == 1 and done.err.startswith(f"mpifed: round 1: {named}"), done
+    named = f"mpifed: round 1: {__name__}:{kind.__name__}: "
+    assert done.code == 1 and done.err.startswith(named), done
 
 
 # What a user's class declares is enforced in every configuration.
@@ -364,6 +383,33 @@ def test_a_method_without_a_round_is_refused(tmp_path, capfd):
     done = call(failing("algorithm", Unfinished, tmp_path / "run"), capfd)
     said = f"algorithm.name is '{__name__}:Unfinished', which has no round of its own"
     assert done.code == 2 and done.err == f"mpifed: {said}\n" and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_the_base_class_that_a_part_lacks_is_named_on_a_promised_page(kind):
+    with pytest.raises(InputError) as refused:
+        find(kind, "collections:Counter", kind)
+    promised = (HERE.parents[1] / "docs" / "stability.md").read_text(encoding="utf-8")
+    bases = re.findall(r"(mpifed[\w.]*)\.(\w+)", str(refused.value))
+    assert bases
+    for page, name in bases:
+        assert f"`{page}`" in promised and name in importlib.import_module(page).__all__
+
+
+class Forgetful(Withholds):
+    """Takes nothing that says who is malicious."""
+
+    def __init__(self, *, scale: float = 1.0) -> None:
+        super().__init__()
+
+
+@pytest.mark.parametrize("more", [["attack.clients=[1]"], []])
+def test_an_attack_without_the_options_of_all_attacks_is_refused(more, tmp_path, capfd):
+    words = [*failing("attack.name", Forgetful, tmp_path / "run"), "algorithm=fedavg", *more]
+    done = call(words, capfd)
+    (line,) = done.err.splitlines()
+    assert done.code == 2 and list(tmp_path.iterdir()) == []
+    assert all(word in line for word in ("Forgetful", "clients", "fraction", "**options"))
 
 
 @pytest.mark.parametrize("kind", [Fails, StartsWithNothing])

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import commands
 import h5py
 import pytest
 from commands import (
@@ -131,6 +132,34 @@ def test_ranks_have_their_own_streams_descriptors_and_processors(prefork, tmp_pa
     assert [one["processors"] for one in about] == [[cores[rank % len(cores)]] for rank in range(3)]
     assert {one["forked"] for one in about} == {prefork == "1"}
     assert len({one["parent"] for one in about}) == 1
+
+
+def long_variables(character: str, count: int) -> dict[str, str]:
+    """``count`` variables of 100 KB; a socket takes messages of about 200 KB."""
+    return {f"LONG_{k}": 100_000 * character for k in range(count)}
+
+
+@pytest.mark.parametrize("prefork", ["1", "0"])
+def test_ranks_have_an_environment_of_any_size(prefork):
+    variables = long_variables(os.fsdecode(b"\xff"), 15)
+    with job("leave:0", MPIFED_PREFORK=prefork, **variables) as made:
+        assert (made.codes(), made.said()) == ([0, 0], [])
+        assert all(each["characters"] > 1_500_000 for each in made.about())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mpi", ["installed", "Debian's Open MPI"])
+def test_a_job_with_a_large_environment_runs(mpi, tmp_path, monkeypatch):
+    variables = long_variables("x", 3)
+    if mpi != "installed":
+        launcher = Path("/usr/bin/mpirun.openmpi")
+        library = next(Path("/usr/lib").glob("*/libmpi.so.40"), None)
+        if library is None or not launcher.exists():
+            pytest.skip("Open MPI or its launcher is missing")
+        monkeypatch.setattr(commands, "mpirun", lambda: str(launcher))
+        variables["MPI4PY_LIBMPI"] = str(library)
+    outcome = launch(2, *TINY, "--quiet", "--output", tmp_path / "run", **variables)
+    assert (outcome.code, outcome.messages) == (0, []), outcome
 
 
 @pytest.mark.parametrize("unlike", ["folder", "variable"])

@@ -50,7 +50,7 @@ def test_directed_matrices_are_no_graphs(tmp_path):
 def test_bad_matrices_are_refused_with_the_report(tmp_path):
     file = tmp_path / "w.csv"
     file.write_text("0.5,0.4\n0.4,0.5\n")
-    with pytest.raises(TopologyError, match=r"rows.*0\.1"):
+    with pytest.raises(TopologyError, match=r"w\.csv.*rows.*0\.1"):
         build_graph("matrix", path=str(file))
     file.write_text("one,two\n")
     with pytest.raises(TopologyError, match=r"w\.csv.*table"):

@@ -41,12 +41,18 @@ def read_matrix(path: str | Path) -> MixingMatrix:
     """Return the mixing matrix in a file."""
     if Path(path).suffix == ".npz":
         return MixingMatrix.load(path)
-    if Path(path).suffix == ".npy":
-        try:
-            return MixingMatrix.from_sparse(np.load(io.BytesIO(read_bytes(path))))
-        except (OSError, ValueError) as error:
-            raise TopologyError(f"{str(path)!r} is not an array of numbers: {error}") from error
-    return MixingMatrix.from_sparse(read_numbers(path))
+    array = _read_array(path) if Path(path).suffix == ".npy" else read_numbers(path)
+    try:
+        return MixingMatrix.from_sparse(array)
+    except TopologyError as error:
+        raise TopologyError(f"{str(path)!r}: {error}") from None
+
+
+def _read_array(path: str | Path) -> NDArray[Any]:
+    try:
+        return np.load(io.BytesIO(read_bytes(path)))
+    except (OSError, ValueError) as error:
+        raise TopologyError(f"{str(path)!r} is not an array of numbers: {error}") from error
 
 
 def read_numbers(path: str | Path) -> NDArray[np.float64]:
