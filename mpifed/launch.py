@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -374,6 +375,20 @@ def _request(words: Words) -> Any:
     )
 
 
+@functools.cache
+def _hold_stop_signals_at_forks() -> None:
+    """Hold signals back during forks: Python forgets in a child those that come meanwhile."""
+    masks: list[Any] = []
+
+    def hold() -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS))
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
+
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=release)
+
+
 @contextlib.contextmanager
 def _requests_to_stop() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether SIGUSR1, SIGTERM or SIGINT was received.
@@ -396,6 +411,7 @@ def _requests_to_stop() -> Iterator[Callable[[], bool]]:
 
     handlers = {**dict.fromkeys(STOP_SIGNALS, note), signal.SIGINT: interrupt}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    _hold_stop_signals_at_forks()
     release_signals()
     try:
         yield lambda: bool(received)

@@ -24,7 +24,7 @@ from commands import mpirun, rows, summary_of
 
 import mpifed
 import topologies
-from mpifed.testing import run_command as main
+from mpifed.testing import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -69,9 +69,8 @@ def typed(capfd):
     """``mpifed ...`` as it is typed, in this process."""
 
     def answer(line: str, code: int = 0) -> commands.Outcome:
-        _, *words = shlex.split(line)
-        run = words[0] == "run"
-        found = commands.call(words[run:], capfd, *[] if run else [main])
+        _, subcommand, *words = shlex.split(line)
+        found = commands.call(words, capfd, subcommand)
         assert found.code == code, found.err
         return found
 
@@ -310,7 +309,7 @@ def test_administrator_9_a_finished_run_is_repeated_and_verified(first, typed):
     shell("mpifed verify runs/first --last 1 --ranks 2")
     metrics = Path(shutil.copytree(first, "runs/changed")) / "metrics.csv"
     metrics.write_text(metrics.read_text().replace(rows(first)[-1]["test_loss"], "0.5"))
-    assert commands.in_child(lambda: main(["verify", "runs/changed"])) == 1
+    assert commands.in_child(lambda: run_command(["verify", "runs/changed"])) == 1
 
 
 def test_administrator_10_answers_for_programs(first, typed):
@@ -329,7 +328,7 @@ def test_administrator_10_answers_for_programs(first, typed):
 @pytest.fixture(scope="module")
 def report(study, desk) -> Path:
     words = f"report {study} --against FedAvg --spread se --latex --output {desk}/report"
-    assert main(words.split()) == 0
+    assert run_command(words.split()) == 0
     return desk / "report"
 
 
