@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -34,7 +34,11 @@ class Table:
         self.turn = threading.Lock() if in_turns else None
         self.barrier = threading.Barrier(len(nodes), timeout=PATIENCE)
         self.values: list[Any] = [None] * len(nodes)
-        self.messages = defaultdict[tuple[int, int], queue.Queue[Any]](queue.Queue)
+        ranks = range(len(nodes))
+        # All are made before a thread begins: two threads that miss one at once would make two.
+        self.messages: dict[tuple[int, int], queue.Queue[Any]] = {
+            pair: queue.Queue() for pair in itertools.product(ranks, ranks)
+        }
 
     def wait(self) -> None:
         """Wait for all ranks while others compute."""

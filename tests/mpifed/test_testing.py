@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -245,6 +247,26 @@ def test_played_ranks_add_and_exchange_as_mpi_does():
         return total.item(), arrived[:, 0].tolist()
 
     assert harness.played(action, 3) == [(3, [10 * i + r for i in range(3)]) for r in range(3)]
+
+
+def test_no_message_of_second_threads_is_lost():
+    """One that was put where nobody waits: two threads looked for a first message at once."""
+
+    def action(communicator):
+        if communicator.rank:
+            communicator.send(np.array([communicator.rank]), 0)
+            return []
+        return [communicator.receive((1,), np.dtype(np.int64), rank).item() for rank in range(1, 5)]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+            ranks = harness.played(lambda communicator: communicator.for_second_thread(), 5)
+            with ThreadPoolExecutor(5) as threads:
+                assert next(threads.map(action, ranks)) == [1, 2, 3, 4]
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_a_configuration_names_the_class_of_the_data_that_are_passed():
