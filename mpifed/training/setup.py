@@ -10,7 +10,7 @@ import torch
 
 from mpifed.components.registry import Section
 from mpifed.config.options import CheckpointOptions, EvaluationOptions
-from mpifed.data.base import Dataset, Shards, Split
+from mpifed.data.base import Dataset, Shards, Split, check_tokens
 from mpifed.exchange.attacks import Attackers
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.gossip_channel import GossipChannel
@@ -22,9 +22,9 @@ from mpifed.local.solver import LocalSolver
 from mpifed.method.algorithm import Algorithm
 from mpifed.method.checks import check_rows, check_state
 from mpifed.models.base import Model
+from mpifed.models.modules import ModuleModel
 from mpifed.state import RunState, shared_tensors
 from mpifed.training.footprint import sample_bytes
-from mpifed.training.validation import check_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,11 @@ class Setup:
     def load(self) -> Shards:
         """Load the shards of the clients hosted here onto the device; collective."""
         shards = self.dataset.load(self.federation.hosted, self.dtype)
-        check_tokens(self.model, shards, self.data)
+        n_tokens = self.model.n_tokens if isinstance(self.model, ModuleModel) else None
+        if n_tokens is not None:
+            file = self.data.options.get("path") or self.data.options.get("raw")
+            origin = f"data.name is '{self.data.name}'" + f", '{file}'" * bool(file)
+            check_tokens(shards, n_tokens, origin)
         shards = replace(shards, fresh=self.dataset.fresh)
         if self.device.type == "cpu":
             return shards
@@ -92,7 +96,7 @@ class Setup:
         """Return the shards of the clients hosted here. Collective where all are loaded."""
         if self.sample_budget is None:
             return LoadedShards(self.federation, self.load())
-        size = sample_bytes(self.dataset.description, self.dtype)
+        size = sample_bytes(self.dataset.description.input_shape, self.dtype)
         parts = self.federation, self.dataset, self.dtype, self.device
         return CachedShards(*parts, size, self.sample_budget)
 
