@@ -20,9 +20,9 @@ from torch import Tensor
 from mpifed.errors import RunError
 from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
 from mpifed.exchange.mixing_product import MixingProduct, is_dense
-from mpifed.exchange.reduction import check_not_diverged
 from mpifed.exchange.routes import arrivals, transfer
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
+from mpifed.federation.reduction import check_not_diverged
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys
 from mpifed.state import client

@@ -37,9 +37,10 @@ from torch import Tensor
 from mpifed.components.registry import find
 from mpifed.errors import RunError
 from mpifed.exchange.compression import Compressor
-from mpifed.exchange.reduction import SparseRows
-from mpifed.federation.clients import Draws, Federation
+from mpifed.federation.clients import Draws
+from mpifed.federation.federation import Federation
 from mpifed.federation.options import PrivacyOptions, StepScale
+from mpifed.federation.reduction import SparseRows
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing
 

@@ -29,10 +29,10 @@ from mpifed.exchange.mixing_options import (
     prepare_arrays,
     restore,
 )
-from mpifed.exchange.reduction import weighted_sum
 from mpifed.exchange.routes import Routing
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.federation.options import StepScale
+from mpifed.federation.reduction import weighted_sum
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.reused import Reused
 from mpifed.state import Nothing, on_host

@@ -29,10 +29,7 @@ from mpifed.exchange.mixing_options import with_sizes
 from mpifed.exchange.privacy import LocalNoise, PairwiseNoise
 from mpifed.exchange.server import Server, Silent
 from mpifed.exchange.transforms import ServerStep
-from mpifed.federation.clients import (
-    Federation,
-    draw_unseen,
-)
+from mpifed.federation.federation import Federation, draw_unseen
 from mpifed.federation.options import PrivacyOptions
 from mpifed.federation.placement import balanced_owners, contiguous_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory

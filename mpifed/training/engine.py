@@ -22,6 +22,7 @@ from mpifed.data.base import ProblemDescription
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
 from mpifed.exchange.accounting import EPSILON, accountant_of
 from mpifed.exchange.base import Ledger
+from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.hosted import HostedShards
 from mpifed.federation.participation import efforts
@@ -195,7 +196,7 @@ class Engine:
         self.seed = setup.seed
         self.simulated = clock_of(setup)
         self.rows = Rows(setup)
-        self.rows.take(setup.first_state(self.everyone))
+        self.rows.take(setup.first_state(shards))
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
@@ -342,7 +343,9 @@ class Engine:
             clients = self.shards.clients(positions, effort)
         draws = Draws(self.seed, self.round)
         part = self.rows.of(positions)
-        channel = setup.channel(self.round, active, part.memory, clients)
+        channel = setup.exchange.at(self.round, active, part.memory)
+        if isinstance(channel, GossipChannel):
+            setup.hold_out(channel, clients)
         with torch.no_grad():
             advance = setup.algorithm.round if self.active else setup.algorithm.idle
             moved = advance(part.algorithm, clients, channel, draws)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.local.solver import LocalSolver
 from mpifed.method.algorithm import Algorithm
 from mpifed.models.base import Model, Parametrised

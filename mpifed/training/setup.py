@@ -12,9 +12,10 @@ from mpifed.components.registry import Section
 from mpifed.config.options import CheckpointOptions, EvaluationOptions
 from mpifed.data.base import Dataset, Shards, Split, check_tokens
 from mpifed.exchange.attacks import Attackers
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Exchange
 from mpifed.exchange.gossip_channel import GossipChannel
-from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.federation import Federation
 from mpifed.federation.hosted import CachedShards, HostedShards, LoadedShards
 from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.local.objective import HeldOutRisks
@@ -58,22 +59,15 @@ class Setup:
     network: NetworkOptions
     compute: ComputeOptions
 
-    def channel(
-        self, round: int, active: np.ndarray, memory: Any = None, clients: Clients | None = None
-    ) -> Channel:
-        """Return the channel of a round.
-
-        ``clients`` are the participants hosted here, who can look at models of others.
+    def hold_out(self, channel: GossipChannel, clients: Clients) -> None:
+        """Give ``channel`` the layers and held-out risks by which ``clients``, the participants
+        hosted here, choose among models of others, where they do.
         """
-        channel = self.exchange.at(round, active, memory)
-        if clients is None or not isinstance(channel, GossipChannel):
-            return channel
         if channel.mixing.correction is not None and channel.mixing.correction.chooses:
             layers = [slice(span.begin, span.end) for span in self.model.spans()]
             channel.layers = layers or [slice(0, self.model.n_parameters)]
             like = torch.zeros(0, dtype=self.dtype, device=self.device)
             channel.held_out = HeldOutRisks(self.model, clients, like)
-        return channel
 
     def load(self) -> Shards:
         """Load the shards of the clients hosted here onto the device; collective."""
@@ -100,11 +94,12 @@ class Setup:
         parts = self.federation, self.dataset, self.dtype, self.device
         return CachedShards(*parts, size, self.sample_budget)
 
-    def first_state(self, everyone: Clients) -> RunState:
+    def first_state(self, shards: HostedShards) -> RunState:
         """Return the state before round 1 and before ``Algorithm.prepare``; collective."""
+        n_hosted = len(self.federation.hosted)
+        everyone = shards.among_hosted(np.arange(n_hosted))
         first = self.algorithm.init(everyone, self.exchange, Draws(self.seed, 0), self.dtype)
         check_state(self.algorithm, "init", first)
-        n_hosted = len(self.federation.hosted)
         check_rows(self.algorithm, first, n_hosted, self.exchange.shared_is_rows)
         return RunState(first, self.first_memory(first, n_hosted))
 
