@@ -111,6 +111,7 @@ class Gossip(Exchange):
         super().__init__(federation, seed, stored, compressor)
         self.asynchrony = asynchrony
         self.kept_versions = kept_versions
+        # Of each client, for others.
         self.values_kept = {"none": 0, "wait_free": kept_versions or 2, "pairwise": 1}[asynchrony]
         self.timetable: Timetable | None = None
         # Receivers and senders of a round's messages, in turn, where clients choose them.
