@@ -1,7 +1,5 @@
-"""The federation: its clients, the ranks that host them, and who takes part in a round.
-
-Users and algorithms work with clients; only this room translates them to ranks. Every rank knows
-the ``Federation`` alike.
+"""The federation: its clients, the ranks that host them, and who takes part in a round; every rank
+knows it alike. Users and algorithms work with clients, which only this room translates to ranks.
 """
 
 from __future__ import annotations
