@@ -11,7 +11,7 @@ what it is given                    ``Clients``, also for sums over those of all
                                     ``Exchange`` in ``init``, a channel in ``round``
 what it computes with               ``LocalSolver``, whose state is an ``OptimizerState``;
                                     ``initial_models``
-what clients deploy                 ``Predictor``; ``tuner_of`` and ``tuned`` fine-tune first
+what clients deploy                 ``Predictor``, after fine-tuning by a ``local.tuner``
 terms of the gradient               ``Proximal`` and ``Shift``; others derive from ``Adjustment``
 several models, one minibatch       ``Coupling``, whose ``move`` gets a ``Minibatch``
 what does not go together           is declared in ``requires``, a tuple of ``Requirement``, with
@@ -27,8 +27,6 @@ For some families of methods:
 * ``to_server`` of a channel that may lead to one
 * ``AnyChannel``, of base classes whose subclasses say which; ``StepScale`` of rates under gossip
 * ``over_rates``, moves divided by the learning rates of their steps
-* ``starting_point``, a first model of zeros or ones; ``label_sums`` and ``new_prototypes`` of
-  representations
 * another run's results: ``stored_configuration``, ``stored_state``, ``plain``
 * an option that is a component: ``checked_section``, and ``find`` by its name
 * ``heartbeat`` of a long computation.
@@ -43,11 +41,9 @@ from mpifed.federation.options import StepScale
 from mpifed.local.adjustments import Adjustment, Coupling, Minibatch, Proximal, Shift
 from mpifed.local.solver import LocalSolver, OptimizerState, over_rates
 from mpifed.method.algorithm import Algorithm, AnyChannel
-from mpifed.method.initial import initial_models, starting_point
+from mpifed.method.initial import initial_models
 from mpifed.method.predictor import Predictor
-from mpifed.method.prototypes import label_sums, new_prototypes
 from mpifed.method.stored import stored_configuration, stored_state
-from mpifed.method.tuning import tuned, tuner_of
 from mpifed.watchdog import heartbeat
 
 __all__ = [
@@ -75,14 +71,9 @@ __all__ = [
     "find",
     "heartbeat",
     "initial_models",
-    "label_sums",
-    "new_prototypes",
     "over_rates",
     "plain",
-    "starting_point",
     "stored_configuration",
     "stored_state",
     "to_server",
-    "tuned",
-    "tuner_of",
 ]

@@ -34,7 +34,6 @@ from mpifed.method import (
     Requirement,
     ServerChannel,
     plain,
-    starting_point,
     stored_configuration,
     stored_state,
     to_server,
@@ -51,6 +50,7 @@ from mpifed.model import (
     local_optima,
     local_starts,
     smoothness,
+    starting_point,
     usual_tolerance,
 )
 
@@ -307,9 +307,9 @@ class Descent(Algorithm[AnyChannel]):
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FlixState:
         size, count, double = self.model.n_parameters, len(clients), torch.float64
-        first = starting_point(self.model, self.start, clients, exchange, draws, dtype)
+        first = starting_point(self.model, self.start, draws, dtype).to(clients.device)
         return FlixState(
-            model=first,
+            model=exchange.spread(first),
             optima=local_starts(self.model, clients, draws, self.local_start, dtype),
             gradient_norm=torch.zeros(count, dtype=double),
             smoothness=torch.zeros(count, dtype=double),
