@@ -112,9 +112,8 @@ def _joined(
 
 def _name(launch: Launch) -> bytes:
     """Return the name at which processes meet that could stand in for each other."""
-    alike = [os.getuid(), socket.gethostname(), launch.job, launch.process]
-    with contextlib.suppress(OSError):
-        alike.append(stat_of(launch.process)[19])  # when it was started
+    started = stat_of(launch.process)[19:20]
+    alike = [os.getuid(), socket.gethostname(), launch.job, launch.process, started]
     alike += [sys.executable, sys.orig_argv, sys.path]
     alike += [item for item in sorted(os.environ.items()) if not item[0].startswith(LAUNCHERS)]
     with contextlib.suppress(OSError):
@@ -150,8 +149,8 @@ def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> in
         with contextlib.suppress(OSError):
             connection.send(bytes([number]))
 
-    for signal_name in PASSED_ON:
-        signal.signal(getattr(signal, signal_name), pass_on)
+    for number in PASSED_ON:
+        signal.signal(number, pass_on)
     _Process.connection = connection
     answer = _await_answer(connection, supervisor)
     if not answer:
