@@ -136,7 +136,7 @@ def announce_orderly_end() -> None:
 
 def since_start() -> float:
     """Return wall seconds since the launcher started this rank; CPU seconds if unknown."""
-    at = _ThisRank.began if watched() else started_at()
+    at = _ThisRank.began if watched() else started_at("self")
     if at < 0 or not hasattr(time, "CLOCK_BOOTTIME"):
         return time.process_time()
     return time.clock_gettime(time.CLOCK_BOOTTIME) - at

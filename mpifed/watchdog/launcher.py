@@ -23,6 +23,12 @@ LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
+# Variables that launchers set for each rank begin so; all others must be equal on a node.
+LAUNCHERS = (
+    *("PMI", "OMPI_", "PRTE_", "PRRTE_", "ORTE_", "OPAL_", "SLURM", "HYD", "MPIR_", "MPIEXEC_"),
+    *("MPI_LOCAL", "I_MPI_", "MV2_", "PALS_", "FLUX_", "ALPS_"),
+)
+
 # Seconds that ``scancel`` may take.
 CANCELLING = 10.0
 
@@ -120,9 +126,16 @@ def watch_process(process: int) -> Any:
     return None
 
 
-def started_at() -> float:
-    """Return when this process began, in seconds since the system was started; else -1."""
-    began = stat_of("self")[19:20]
+def variables_of(process: int) -> dict[str, str]:
+    """Return the variables that a launcher has set for a process."""
+    texts = os.fsdecode(Path(f"/proc/{process}/environ").read_bytes()).split("\0")
+    pairs = (text.partition("=") for text in texts)
+    return {name: value for name, _, value in pairs if name.startswith(LAUNCHERS)}
+
+
+def started_at(process: int | str) -> float:
+    """Return when a process began, in seconds since the system was started; else -1."""
+    began = stat_of(process)[19:20]
     return int(began[0]) / os.sysconf("SC_CLK_TCK") if began else -1.0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import math
 import os
 import resource
@@ -18,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, complain
@@ -26,6 +26,7 @@ from mpifed.watchdog.heartbeat import Page
 from mpifed.watchdog.hosts import Host, Hosts
 from mpifed.watchdog.launcher import (
     END_JOB,
+    LAUNCHERS,
     STOPPED,
     Launch,
     adopt_orphans,
@@ -39,6 +40,8 @@ from mpifed.watchdog.launcher import (
     oom_kills,
     outermost_launcher,
     peer_of,
+    started_at,
+    variables_of,
     watch_process,
 )
 from mpifed.watchdog.shared_memory import remove_abandoned, remove_segments, segments_of
@@ -76,9 +79,8 @@ OOM_SECONDS = 10
 # Seconds after which shared memory that no process has mapped is nobody's, as a job ends.
 UNUSED = 1.0
 
-# Bytes of a request at most, and its descriptors: six for each byte of an environment, of which
-# Linux starts a process with 6 MiB.
-LONGEST, DESCRIPTORS = 1 << 26, 5
+# What a request for a rank has at most: the digits of its number, and its streams and ``PMI_FD``.
+DIGITS, DESCRIPTORS = 16, 4
 
 # What is said of a rank whose process was killed that the launcher had started.
 KILLED = "the process was killed"
@@ -90,10 +92,11 @@ class _Rank:
 
     number: int
     page: Page
-    request: dict[str, Any]
-    descriptors: list[int]
     launched: int = 0
     connection: socket.socket | None = None  # to that process, until it has ended
+    descriptors: list[int] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    processors: set[int] = field(default_factory=set)
     signals: list[int] = field(default_factory=list)
     process = 0  # until it is forked, and from its end on
     code: int | None = None
@@ -122,16 +125,6 @@ class _Rank:
         return None
 
 
-@dataclass(frozen=True)
-class _Fault:
-    """What is reported unless a better explanation comes before its time."""
-
-    due: float
-    host: Host
-    what: str
-    code: int
-
-
 def _import(preload: Callable[[], object] | None) -> None:
     """Import for all ranks; what fails is raised again in each of them."""
     with contextlib.suppress(BaseException):
@@ -158,7 +151,8 @@ class Supervisor:
     def __init__(self, launch: Launch, listening: socket.socket) -> None:
         self.launch, self.listening = launch, listening
         self.ranks: dict[int, _Rank] = {}
-        self.faults: list[_Fault] = []
+        # When each is reported unless a better explanation comes, of which host, what and the code.
+        self.faults: list[tuple[float, Host, str, int]] = []
         self.ended = False
         self.pages = heartbeat.new_pages(launch.together)
         limit = float(os.environ.get(START_VARIABLE, START_LIMIT))
@@ -238,20 +232,16 @@ class Supervisor:
                 connection.close()
 
     def _add_rank(self, connection: socket.socket) -> None:
-        """Receive a request for a rank."""
+        """Receive a request for a rank in place of the process at the other end."""
         self._selector.unregister(connection)
-        data, descriptors = b"", list[int]()
-        with contextlib.suppress(OSError):
-            data, descriptors, _, _ = socket.recv_fds(connection, 1, DESCRIPTORS)
-        if data:
-            with open(descriptors.pop(0), "rb") as file:
-                request, index = json.loads(os.pread(file.fileno(), LONGEST, 0)), len(self.ranks)
-            number, process = request["rank"], peer_of(connection)[0]
+        with contextlib.suppress(OSError, ValueError):  # it may have ended
+            data, descriptors, _, _ = socket.recv_fds(connection, DIGITS, DESCRIPTORS)
+            number, index, process = int(data), len(self.ranks), peer_of(connection)[0]
+            its = list(descriptors), variables_of(process), os.sched_getaffinity(process)
             if index < self.launch.together and number not in self.ranks:
-                page = self.pages[index]
-                rank = _Rank(number, page, request, list(descriptors), process, connection)
+                rank = _Rank(number, self.pages[index], process, connection, *its)
                 if number == 0:
-                    page.set_text("leader", self.hosts.listen())
+                    rank.page.set_text("leader", self.hosts.listen())
                 self.ranks[number] = rank
                 self._register(connection, partial(self._pass_on, rank))
                 return
@@ -310,18 +300,18 @@ class Supervisor:
         for stream, number in enumerate(rank.descriptors[:3]):
             os.dup2(number, stream, inheritable=True)
             os.close(number)
-        environment = rank.request["environment"]
+        for name in [each for each in os.environ if each.startswith(LAUNCHERS)]:
+            del os.environ[name]
+        os.environ.update(rank.variables)
         for number in rank.descriptors[3:]:
             os.set_inheritable(number, True)
-            environment["PMI_FD"] = str(number)
-        os.environ.clear()
-        os.environ.update(environment)
-        os.sched_setaffinity(0, rank.request["processors"])
+            os.environ["PMI_FD"] = str(number)
+        os.sched_setaffinity(0, rank.processors)
         resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
         name_process(f"mpifed-rank-{rank.number}")
         if "numpy.random" in sys.modules:  # else all ranks would draw the same from its global one
             sys.modules["numpy.random"].seed()
-        heartbeat.begin(rank.page, rank.request["began"])
+        heartbeat.begin(rank.page, started_at(rank.launched))
 
     def _reap(self) -> None:
         """Note which ranks have ended."""
@@ -409,33 +399,32 @@ class Supervisor:
         self, patience: float, who: int | Host, what: str, code: int = EXIT_FAILED
     ) -> None:
         host = self._as_host(who) if isinstance(who, int) else who
-        self.faults.append(_Fault(time.monotonic() + patience, host, what, code))
+        self.faults.append((time.monotonic() + patience, host, what, code))
 
     def _report_what_is_due(self) -> None:
         if not self.faults or self.ended:
             return
-        fault = min(self.faults, key=lambda fault: fault.due)
-        if time.monotonic() < fault.due:
+        due, host, what, code = min(self.faults, key=itemgetter(0))
+        if time.monotonic() < due:
             return
         reported = [rank.page for rank in self.ranks.values() if rank.page.reported]
-        if reported or not fault.what:
-            self._end(reported[0].code if reported else fault.code)
+        if reported or not what:
+            self._end(reported[0].code if reported else code)
             return
-        host = fault.host
-        if fault.what == KILLED and self.launch.on_one_host and not self._begun:
+        if what == KILLED and self.launch.on_one_host and not self._begun:
             # The launcher has killed the others, perhaps because of one that has not come here.
             absent = {*range(self.launch.size)} - {*self.ranks}
             host = self._as_host(min(absent, default=host.rank))
         round = max([host.round, *(one.page.round for one in self.ranks.values())])
         when = f"round {round}" if round >= 0 else "before the first round"
         clients = f" ({host.clients})" if host.clients else ""
-        line = f"rank {host.rank} on {host.name}{clients}: {when}: {fault.what}"
+        line = f"rank {host.rank} on {host.name}{clients}: {when}: {what}"
         with contextlib.suppress(OSError):  # whoever read it may have gone with the launcher
             complain("mpifed", line)
         for log in filter(None, (rank.page.text("log") for rank in self.ranks.values())):
             with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
-        self._end(fault.code)
+        self._end(code)
 
     def _kill(self, rank: _Rank) -> None:
         rank.killed = True
