@@ -13,6 +13,8 @@ import torch
 
 import mpifed
 import mpifed.testing as harness
+from mpifed import state as states
+from mpifed.errors import InputError, RunError
 from mpifed.message import ByCoordinates, Colluding, Correction, Moment
 from mpifed.testing import find_item
 
@@ -23,6 +25,9 @@ FedAvg, Identity, Sign = (
 )
 Median, SignFlip = find_item("aggregator", "median"), find_item("attack", "sign_flip")
 Sgd = find_item("server_optimizer", "sgd")
+
+FedAvgState = type(harness.run_rounds("fedavg", rounds=0).state)
+RING = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
 
 REGRESSION = [([[1.0]], [0.0]), ([[1.0]], [4.0])]
 HALF_SQUARED = {"name": "linear", "bias": False, "loss": "half_squared"}
@@ -204,13 +209,67 @@ Silent = broken(_silent)
     [
         (Writes, "model.* in place"),
         (Remembers, "round 3.*resume"),
-        (ByRank, "3 ranks"),
         (Silent, r"round\(\).*exchanges = \(\)"),
     ],
 )
 def test_a_method_that_breaks_a_promise_is_refused(method, fault):
     with pytest.raises(AssertionError, match=fault):
         harness.check_method(method, exchanges=("server",))
+
+
+def with_velocity(declared):
+    """FedAvg with heavy-ball momentum, v <- v / 2 + (mean - x), x <- x + v, as a method."""
+    fields = [("velocity", torch.Tensor, declared())]
+    state_class = dataclasses.make_dataclass("State", fields, bases=(FedAvgState,), frozen=True)
+
+    def init(self, clients, exchange, draws, dtype):
+        first = FedAvg.init(self, clients, exchange, draws, dtype)
+        return state_class(first.model, first.optimizer, torch.zeros_like(first.model))
+
+    def round(self, state, clients, channel, draws):
+        moved = FedAvg.round(self, state, clients, channel, draws)
+        velocity = state.velocity / 2 + moved.model - state.model
+        return state_class(state.model + velocity, moved.optimizer, velocity)
+
+    return type("Broken", (FedAvg,), {"init": init, "round": round, "__module__": __name__})
+
+
+OnServer, Shared, Following = map(with_velocity, (states.server, states.shared, states.follows))
+
+
+@pytest.mark.parametrize(("clients", "round"), [(5, 0), (6, 1)])
+def test_rows_of_clients_that_are_declared_the_server_s_are_refused(clients, round):
+    """At the first digest where ranks have other numbers of rows, else after the first round."""
+    with pytest.raises(RunError, match=r"velocity.* rank 0 .*shared\(\), follows\(\)"):
+        rounds = harness.run_rounds(OnServer, clients=clients, exchange=RING, ranks=2, rounds=0)
+        assert round or rounds.digest
+        rounds.advance()
+
+
+def test_a_checkpoint_with_rows_that_are_declared_the_server_s_is_refused():
+    rounds = harness.run_rounds(OnServer, exchange=RING)
+    with pytest.raises(InputError, match=r"velocity.*\(5, 1, .*follows\(\)"):
+        rounds.resumed(ranks=2)
+
+
+@pytest.mark.parametrize(("method", "name"), [(OnServer, "velocity"), (ByRank, "model")])
+def test_a_server_s_field_that_differs_between_ranks_is_named(method, name):
+    exchange = "server" if method is ByRank else "gossip"
+    with pytest.raises(RunError, match=f"{name}.* rank 0 .*on every rank"):
+        harness.check_method(method, exchanges=(exchange,))
+
+
+@pytest.mark.parametrize("method", [Shared, Following])
+def test_a_velocity_may_be_shared_or_follow_what_is_shared(method):
+    harness.check_method(method, participation=0.5)
+
+
+def test_a_velocity_moves_as_heavy_ball_momentum_of_the_server():
+    options = {"rounds": 4, "dtype": "float64"}
+    velocity = harness.run_rounds(Following, **options).state.model
+    server_optimizer = {"name": "momentum", "beta": 0.5, "lr": 1.0}
+    momentum = harness.run_rounds("fedavg", server_optimizer=server_optimizer, **options)
+    assert torch.allclose(velocity, momentum.state.model, atol=1e-12)
 
 
 def test_rounds_are_those_of_a_run(tmp_path):
