@@ -6,10 +6,12 @@ import dataclasses
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated
 
 import numpy as np
 import pytest
 import torch
+from annotated_types import Gt, Le
 
 import mpifed
 import mpifed.testing as harness
@@ -66,6 +68,35 @@ class OneSize(Identity):
 
     def bits(self, size, itemsize, draws, ids, purpose="compression"):
         return 7
+
+
+class RandomMask(Identity):
+    """Random coordinates, which are sent with a probability."""
+
+    def __init__(self, *, share: Annotated[float, Gt(0), Le(1)], loses: bool = False) -> None:
+        self.share, self.loses = share, loses
+
+    def omega(self, size):
+        return 1 / self.share - 1
+
+    def mask(self, size, draws, ids, purpose):
+        drawn = [draws.stream(purpose, client).random(size) for client in ids.tolist()]
+        return np.array(drawn).reshape(len(ids), size) < self.share
+
+    def __call__(self, rows, draws, ids, purpose="compression"):
+        mask = torch.from_numpy(self.mask(rows.shape[1], draws, ids, purpose))
+        return torch.where(mask, rows / self.share, 0) if self.loses else rows * mask / self.share
+
+    def floats(self, size, draws, ids, purpose="compression"):
+        return self.mask(size, draws, ids, purpose).sum(1)
+
+
+class OtherCoordinates(find_item("compression", "rand_k")):
+    """Random coordinates, which are not those that it says."""
+
+    def coordinates(self, size, draws, ids, purpose):
+        columns = super().coordinates(size, draws, ids, purpose)
+        return None if columns is None else (columns + 1) % size
 
 
 class First(ByCoordinates):
@@ -158,6 +189,7 @@ class WritesMoments(Sgd):
         (harness.check_compressor, InPlace, "InPlace.*changes.*rows"),
         (harness.check_compressor, Together, "Together.*which clients"),
         (harness.check_compressor, OneSize, "OneSize.*bits.*int"),
+        (harness.check_compressor, OtherCoordinates, "coordinates"),
         (harness.check_aggregator, First, "First.*order"),
         (harness.check_aggregator, Enlarging, "Enlarging.* 9 .*equal"),
         (harness.check_aggregator, Kept, "combine.*shape"),
@@ -173,6 +205,14 @@ class WritesMoments(Sgd):
 def test_an_item_that_breaks_a_promise_is_refused(check, item, fault):
     with pytest.raises(AssertionError, match=fault):
         check(item)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
+def test_a_compressor_that_loses_what_is_not_finite_is_refused_for_certain(share):
+    compressor = RandomMask(share=share, loses=True)
+    with pytest.raises(AssertionError, match="nan is lost"):
+        harness.check_compressor(compressor)
+    harness.check_compressor(RandomMask(share=share))
 
 
 def broken(change):
