@@ -345,9 +345,14 @@ def read_state(
             target = fresh.detach().numpy()
             same = stored.shape[is_rows:] == target.shape[is_rows:] and stored.dtype == target.dtype
             if not same or (is_rows and len(hosted) and hosted[-1] >= len(stored)):
-                stored_form = f"{stored.dtype} {stored.shape}"
+                remedy = (
+                    ""
+                    if is_rows
+                    else ": rows of clients are declared as state.shared(), follows() or client()"
+                )
                 raise Damaged(
-                    f"{path} holds '{name}' as {stored_form}, which is not this run's form"
+                    f"{path} holds '{name}' as {stored.dtype} {stored.shape}, and this run as "
+                    f"{target.dtype} {target.shape}{remedy}"
                 )
             if target.size and is_rows:
                 stored.read_direct(target, selection(hosted))

@@ -27,7 +27,7 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.hosted import HostedShards
 from mpifed.federation.participation import efforts
 from mpifed.method.algorithm import Algorithm
-from mpifed.method.checks import check_state
+from mpifed.method.checks import check_state, checked_server_digest
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState
 from mpifed.training import evaluation as evaluations
@@ -107,7 +107,7 @@ class Rows:
 def digest(setup: Setup, state: states.RunState) -> str | None:
     """Return the SHA-256 over the digests of the server's and each client's state, in order."""
     is_rows, federation = setup.exchange.shared_is_rows, setup.federation
-    total = hashlib.sha256(states.server_digest(state, is_rows))
+    total = hashlib.sha256(server_digest(setup, state))
     for first in range(0, federation.n_clients, BLOCK):
         last = min(first + BLOCK, federation.n_clients)
         start, stop = np.searchsorted(federation.hosted, (first, last))
@@ -121,6 +121,12 @@ def digest(setup: Setup, state: states.RunState) -> str | None:
             of_all[owners == rank] = np.frombuffer(of_rank, np.uint8).reshape(-1, of_all.shape[1])
         total.update(of_all.data)
     return total.hexdigest() if federation.communicator.rank == 0 else None
+
+
+def server_digest(setup: Setup, state: states.RunState) -> bytes:
+    """Return the digest of what the server owns, which all ranks must share; collective."""
+    is_rows, communicator = setup.exchange.shared_is_rows, setup.federation.communicator
+    return checked_server_digest(setup.algorithm, state, is_rows, communicator)
 
 
 def bad_clients(state: Any, shared_is_rows: bool, ids: np.ndarray) -> list[int]:
@@ -203,6 +209,8 @@ class Engine:
         self.scores: dict[str, Any] = {}
         self.report: Callable[[Mapping[str, Any]], None] = lambda scores: None
         self.has_infinite_losses = False
+        self._compared = setup.federation.communicator.size == 1
+        """Whether ranks have compared what the server owns after a round of this process."""
         self.writer = Writer(setup.federation)
         options, self.accountant = setup.exchange.privacy, None
         if options is not None and setup.federation.communicator.rank == 0:
@@ -377,6 +385,9 @@ class Engine:
         if answer[2]:
             self.writer.finish()
             raise PeerFailure
+        if not self._compared:
+            server_digest(self.setup, self.state)
+            self._compared = True
         return bool(answer[0]), bool(answer[3])
 
     def digest(self) -> str | None:
