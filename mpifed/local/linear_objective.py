@@ -42,23 +42,21 @@ def objective_of(
     fastest way.
     """
     split = clients.shards.train if split is None else split
-    stacked = StackedObjective(model, clients, regulariser, split)
+    stacked = StackedObjective(model, clients.rows, regulariser, split)
     if not isinstance(model, Linear) or sparse is False or split.x.device.type != "cpu":
         return stacked
     # Decided client by client, so that it does not depend on the other clients of the rank.
     chosen = np.array([bool(sparse) or _density(split, row) < SPARSE_BELOW for row in clients.rows])
     if chosen.all():
-        return SparseObjective(model, clients, regulariser, split)
+        return SparseObjective(model, clients.rows, regulariser, split)
     if not chosen.any():
         return stacked
     kinds = (SparseObjective, chosen), (StackedObjective, ~chosen)
     parts = []
     for kind, which in kinds:
-        some = Clients(clients.federation, clients.shards, clients.rows[which])
-        parts.append(
-            (torch.from_numpy(np.flatnonzero(which)), kind(model, some, regulariser, split))
-        )
-    return MixedObjective(clients, parts)
+        part = kind(model, clients.rows[which], regulariser, split)
+        parts.append((torch.from_numpy(np.flatnonzero(which)), part))
+    return MixedObjective(clients.rows, parts)
 
 
 class Objectives:
@@ -98,7 +96,7 @@ def _density(split: Split, row: int) -> float:
 class MixedObjective:
     """f_i of clients, some of them sparse; ``parts`` has (positions, objective) of each kind."""
 
-    clients: Clients
+    rows: np.ndarray
     parts: list[tuple[Tensor, Any]]
 
     def losses(self, parameters: Tensor) -> Tensor:
@@ -122,19 +120,17 @@ class MixedObjective:
 
 @dataclass(frozen=True)
 class SparseObjective:
-    """f_i of a linear model by sparse products, on the samples ``split`` of hosted clients."""
+    """f_i of a linear model by sparse products, on the samples ``rows`` of ``split``."""
 
     model: Linear
-    clients: Clients
+    rows: np.ndarray
     regulariser: Regulariser
     split: Split
 
     @cached_property
     def designs(self) -> list[scipy.sparse.csr_array]:
         """A_i of each client, (m_i, columns)."""
-        return [
-            scipy.sparse.csr_array(design(self.model, self.split, row)) for row in self.clients.rows
-        ]
+        return [scipy.sparse.csr_array(design(self.model, self.split, row)) for row in self.rows]
 
     @cached_property
     def forward(self) -> scipy.sparse.csr_array:
@@ -151,13 +147,13 @@ class SparseObjective:
     @cached_property
     def labels(self) -> Tensor:
         """Targets of these clients' samples, (samples, ...)."""
-        rows = [self.split.y[self.split.rows_of(row)] for row in self.clients.rows]
-        return torch.cat(rows) if rows else self.split.y[:0]
+        targets = [self.split.y[self.split.rows_of(row)] for row in self.rows]
+        return torch.cat(targets) if targets else self.split.y[:0]
 
     @cached_property
     def counts(self) -> np.ndarray:
         """m_i of these clients, int64 (clients,)."""
-        return self.split.counts[self.clients.rows]
+        return self.split.counts[self.rows]
 
     @cached_property
     def _share(self) -> Tensor:

@@ -85,8 +85,8 @@ class Objective(Protocol):
     """f_i of some hosted clients, in their order."""
 
     @property
-    def clients(self) -> Clients:
-        """The clients whose risks these are."""
+    def rows(self) -> np.ndarray:
+        """Where the samples of these clients are in a split, int64 (clients,)."""
 
     def losses(self, parameters: Tensor) -> Tensor:
         """Return f_i(w_i), (clients, P) to float64 (clients,)."""
@@ -127,23 +127,23 @@ class StackedObjective:
     Attributes
     ----------
     model : Model
-    clients : Clients
-        The clients whose risks these are.
+    rows : numpy.ndarray
+        Positions in ``split`` of the clients whose risks these are, int64 (clients,).
     regulariser : Regulariser
         Added to every f_i.
     split : Split
-        Samples of all hosted clients.
+        Samples.
     """
 
     model: Model
-    clients: Clients
+    rows: np.ndarray
     regulariser: Regulariser
     split: Split
 
     @cached_property
     def groups(self) -> list[ShardBatch]:
         """Shards, padded and stacked once."""
-        counts = self.split.counts[self.clients.rows]
+        counts = self.split.counts[self.rows]
         widths = -(-counts // LANES) * LANES
         return [
             self._group(part, int(width))
@@ -192,7 +192,7 @@ class StackedObjective:
 
     def _group(self, members: np.ndarray, width: int) -> ShardBatch:
         """Pad and stack the shards of ``members`` to one ``width``."""
-        rows = self.clients.rows[members]
+        rows = self.rows[members]
         starts, counts = self.split.offsets[rows], self.split.counts[rows]
         columns = np.arange(width)
         inside = columns < counts[:, None]
@@ -237,8 +237,7 @@ class HeldOutRisks:
         """Return the gradient at a model (P,), float64 (P,)."""
         shards, row = self.clients.shards, self.clients.rows[[participant]]
         split = shards.val if shards.val.counts[row[0]] else shards.train
-        client = Clients(self.clients.federation, shards, row)
-        risk = StackedObjective(self.model, client, Regulariser(), split)
+        risk = StackedObjective(self.model, row, Regulariser(), split)
         gradient = risk.gradients(torch.from_numpy(model[None]).to(self.like))[0]
         return np.asarray(gradient.double().cpu().numpy())
 
@@ -293,5 +292,5 @@ def sampled_gradients(
         (clients, P).
     """
     part = chosen(clients.shards.train, samples)
-    every = Clients(clients.federation, clients.shards, np.arange(len(samples)))
-    return StackedObjective(model, every, regulariser, part).gradients(parameters)
+    rows = np.arange(len(samples))
+    return StackedObjective(model, rows, regulariser, part).gradients(parameters)

@@ -195,7 +195,7 @@ def _descend(
     left, objective = np.arange(len(clients)), None
     for iteration in range(most + 1):
         # Rebuilt as clients finish, so that finished ones are not computed any longer.
-        if objective is None or len(left) <= len(objective.clients) // 2:
+        if objective is None or len(left) <= len(objective.rows) // 2:
             some = Clients(clients.federation, clients.shards, clients.rows[left])
             objective, computed = objective_of(model, some, regulariser), torch.from_numpy(left)
             running = torch.ones(len(left), dtype=torch.bool)

@@ -299,7 +299,8 @@ def test_sparse_and_dense_ways_agree():
     for bias in (False, True):
         run = Run("local", logistic(), model={"name": "linear", "bias": bias})
         w = torch.from_numpy(np.random.default_rng(0).normal(size=(6, run.model.n_parameters)))
-        arguments = run.model, run.clients, Regulariser("l2", 0.3), run.clients.shards.train
+        clients, way = run.clients, Regulariser("l2", 0.3)
+        arguments = run.model, clients.rows, way, clients.shards.train
         ways = [kind(*arguments) for kind in (StackedObjective, SparseObjective)]
         assert torch.allclose(ways[0].losses(w), ways[1].losses(w), atol=1e-14)
         assert torch.allclose(ways[0].gradients(w), ways[1].gradients(w), atol=1e-14)
@@ -311,7 +312,7 @@ def test_each_client_has_the_way_that_fits_its_own_samples():
     problem.samples[0] = 0 * problem.samples[0][0], problem.samples[0][1]
     run, way = Run("local", problem, model="linear"), Regulariser("l2", 0.3)
     mixed = Objectives(run.model, way)(run.clients)
-    dense = StackedObjective(run.model, run.clients, way, run.clients.shards.train)
+    dense = StackedObjective(run.model, run.clients.rows, way, run.clients.shards.train)
     w = torch.ones(6, run.model.n_parameters, dtype=torch.float64)
     assert torch.allclose(mixed.losses(w), dense.losses(w), atol=1e-14)
     assert torch.allclose(mixed.gradients(w), dense.gradients(w), atol=1e-14)

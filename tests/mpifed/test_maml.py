@@ -81,7 +81,7 @@ def ways(model, clients, regulariser):
     yield Objectives(model, regulariser)(clients)
     if isinstance(model, Linear):
         for kind in (StackedObjective, SparseObjective):
-            yield kind(model, clients, regulariser, clients.shards.train)
+            yield kind(model, clients.rows, regulariser, clients.shards.train)
 
 
 def retargeted(clients, model, draw, dtype):

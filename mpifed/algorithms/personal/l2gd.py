@@ -241,7 +241,7 @@ class L2SGD(L2GD):
         parts, first = minibatches(clients.shards.train, self.size)
         for number in range(zeros):
             chosen, share = self._drawn(clients, draws, number)
-            drawn = Clients(clients.federation, clients.shards, first[clients.rows] + chosen)
+            drawn = first[clients.rows] + chosen
             risks = StackedObjective(self.model, drawn, Regulariser(), parts)
             gradients, at = risks.gradients(x[:, 0]), torch.from_numpy(chosen).to(x.device)
             change = (gradients - table[each, at])[:, None]
