@@ -7,13 +7,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
 import signal
 import socket
 import struct
 import sys
+import time
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from mpifed.errors import EXIT_FAILED, InputError
 from topologies.job_environment import SIZE_VARIABLES, in_environment
@@ -118,14 +118,6 @@ def peer_of(connection: socket.socket) -> tuple[int, ...]:
     return form.unpack(credentials)[:2]
 
 
-def watch_process(process: int) -> Any:
-    """Open a file that becomes readable when a process ends; None where the system has none."""
-    if hasattr(os, "pidfd_open"):
-        with contextlib.suppress(OSError):
-            return os.fdopen(os.pidfd_open(process), "rb", buffering=0)
-    return None
-
-
 def variables_of(process: int) -> dict[str, str]:
     """Return the variables that a launcher has set for a process."""
     texts = os.fsdecode(Path(f"/proc/{process}/environ").read_bytes()).split("\0")
@@ -152,6 +144,11 @@ def stat_of(process: int | str) -> list[str]:
 def is_stopped(process: int) -> bool:
     """Return whether a process is stopped, as by SIGSTOP."""
     return stat_of(process)[:1] == ["T"]
+
+
+def has_ended(process: int) -> bool:
+    """Return whether there is no such process, or none but for its parent to hear of its end."""
+    return stat_of(process)[:1] in ([], ["X"], ["Z"])
 
 
 def die_with_parent(parent: int) -> None:
@@ -223,8 +220,10 @@ def outermost_launcher(process: int) -> int:
 
 def end_launcher(process: int) -> None:
     """Kill a launcher that does not end by itself, since it waits for a host that is lost."""
-    watched = watch_process(process) if process else None
-    if watched is not None and not select.select([watched], [], [], LEAVING)[0]:
+    latest = time.monotonic() + LEAVING
+    while not has_ended(process) and time.monotonic() < latest:
+        time.sleep(0.1)
+    if not has_ended(process):
         os.kill(process, signal.SIGKILL)
 
 

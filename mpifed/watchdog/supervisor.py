@@ -23,7 +23,7 @@ from typing import Any
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, complain
 from mpifed.watchdog import heartbeat
 from mpifed.watchdog.heartbeat import Page
-from mpifed.watchdog.hosts import Host, Hosts
+from mpifed.watchdog.hosts import ENDS, LEAVES, Host, Hosts
 from mpifed.watchdog.launcher import (
     END_JOB,
     LAUNCHERS,
@@ -33,6 +33,7 @@ from mpifed.watchdog.launcher import (
     die_before_others,
     die_with_parent,
     end_launcher,
+    has_ended,
     hold_signals,
     is_stopped,
     kill_children,
@@ -42,7 +43,6 @@ from mpifed.watchdog.launcher import (
     peer_of,
     started_at,
     variables_of,
-    watch_process,
 )
 from mpifed.watchdog.shared_memory import remove_abandoned, remove_segments, segments_of
 
@@ -76,8 +76,8 @@ LINGERING = 1.0
 # Seconds in which the kernel's counter of kills for memory is taken to mean a rank that was killed.
 OOM_SECONDS = 10
 
-# Seconds after which shared memory that no process has mapped is nobody's, as a job ends.
-UNUSED = 1.0
+# What is raised where a process has ended that asks for a rank.
+ENDED = (ConnectionError, FileNotFoundError, ProcessLookupError, ValueError)
 
 # What a request for a rank has at most: the digits of its number, and its streams and ``PMI_FD``.
 DIGITS, DESCRIPTORS = 16, 4
@@ -98,6 +98,8 @@ class _Rank:
     variables: dict[str, str] = field(default_factory=dict)
     processors: set[int] = field(default_factory=set)
     signals: list[int] = field(default_factory=list)
+    segments: set[str] = field(default_factory=set)
+    noted = 0  # how far it was when its segments were last looked up
     process = 0  # until it is forked, and from its end on
     code: int | None = None
     answered = killed = stopped = False
@@ -130,6 +132,8 @@ def _import(preload: Callable[[], object] | None) -> None:
     with contextlib.suppress(BaseException):
         if preload is not None:
             preload()
+            gc.collect()
+            gc.freeze()
 
 
 def supervise(
@@ -149,21 +153,33 @@ class Supervisor:
     """The ranks of a node, or of a group of its processes that are alike."""
 
     def __init__(self, launch: Launch, listening: socket.socket) -> None:
-        self.launch, self.listening = launch, listening
+        # It parts from the process that has started this one, and from its launcher.
+        os.setpgid(0, 0)
+        name_process("mpifed-guard")
+        adopt_orphans()
+        hold_signals()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some launchers ignore it, and so the ends
+        if "PMI_FD" in os.environ:
+            os.close(int(os.environ["PMI_FD"]))
+        self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[1], self._limits[1]))
+        remove_abandoned()
+        self.launch, self.hosts = launch, Hosts(launch)
+        self.pages = heartbeat.new_pages(launch.together)
+        heartbeat.begin(self.pages[0])  # what is shared before the fork is the first rank's
         self.ranks: dict[int, _Rank] = {}
         # When each is reported unless a better explanation comes, of which host, what and the code.
         self.faults: list[tuple[float, Host, str, int]] = []
-        self.ended = False
-        self.pages = heartbeat.new_pages(launch.together)
         limit = float(os.environ.get(START_VARIABLE, START_LIMIT))
         self._start_limit, self._age = limit + launch.together / 2, 0.0
-        self.hosts, self._oom_kills = Hosts(launch), deque([oom_kills()], OOM_SECONDS)
+        self._oom_kills = deque([oom_kills()], OOM_SECONDS)
+        self._sees_launcher, self.ended = not has_ended(launch.process), False
         self._selector = selectors.DefaultSelector()
-        self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        listening.setblocking(False)
+        self._register(listening, self._admit)
 
     def serve(self, preload: Callable[[], object] | None) -> bool:
         """Fork and watch ranks until all have ended; returns True in a rank."""
-        self._prepare()
         importing = threading.Thread(target=_import, args=(preload,), daemon=True)
         importing.start()
         supervisor, last, idle = os.getpid(), time.monotonic(), 0.0
@@ -175,10 +191,6 @@ class Supervisor:
             else:
                 for rank in self.ranks.values():
                     if not rank.process and rank.code is None:
-                        if preload is not None:
-                            gc.collect()
-                            gc.freeze()
-                            preload = None
                         rank.process = os.fork()
                         if not rank.process:
                             self._become(rank, supervisor)
@@ -194,37 +206,19 @@ class Supervisor:
             present = any(rank.connection for rank in self.ranks.values())
             idle = 0.0 if not self.ranks or present or self.faults else idle + passed
             if idle > 0 and (len(self.ranks) == self.launch.together or idle > LINGERING):
-                self.hosts.leave()
+                self.hosts.send(LEAVES)
                 kill_children()
                 break
         return False
-
-    def _prepare(self) -> None:
-        """Part from the process that has started this one, and from its launcher."""
-        os.setpgid(0, 0)
-        name_process("mpifed-guard")
-        adopt_orphans()
-        hold_signals()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some launchers ignore it, and so the ends
-        if "PMI_FD" in os.environ:
-            os.close(int(os.environ["PMI_FD"]))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[1], self._limits[1]))
-        heartbeat.begin(self.pages[0])  # what is shared before the fork is the first rank's
-        self.listening.setblocking(False)
-        self._register(self.listening, lambda listening: self._admit())
-        launcher = watch_process(self.launch.process)
-        if launcher is not None:
-            self._register(launcher, self._launcher_ended)
-        remove_abandoned()
 
     def _register(self, what: Any, handle: Callable[[Any], object]) -> None:
         self._selector.register(what, selectors.EVENT_READ, handle)
 
     # What comes from the processes that the launcher started.
 
-    def _admit(self) -> None:
+    def _admit(self, listening: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            connection, _ = self.listening.accept()
+            connection, _ = listening.accept()
             if peer_of(connection)[1] == os.getuid():
                 connection.setblocking(False)
                 self._register(connection, self._add_rank)
@@ -234,7 +228,7 @@ class Supervisor:
     def _add_rank(self, connection: socket.socket) -> None:
         """Receive a request for a rank in place of the process at the other end."""
         self._selector.unregister(connection)
-        with contextlib.suppress(OSError, ValueError):  # it may have ended
+        with contextlib.suppress(*ENDED):
             data, descriptors, _, _ = socket.recv_fds(connection, DIGITS, DESCRIPTORS)
             number, index, process = int(data), len(self.ranks), peer_of(connection)[0]
             its = list(descriptors), variables_of(process), os.sched_getaffinity(process)
@@ -274,13 +268,6 @@ class Supervisor:
         with contextlib.suppress(OSError):
             if rank.connection is not None:
                 rank.connection.send(data)
-
-    def _launcher_ended(self, launcher: Any) -> None:
-        self._selector.unregister(launcher)
-        if self.ranks and all(rank.answered for rank in self.ranks.values()):
-            return
-        what = "the launcher has ended before its ranks"
-        self._suspect(BY_LAUNCHER, min(self.ranks, default=self.launch.rank), what)
 
     # What ranks do.
 
@@ -364,13 +351,21 @@ class Supervisor:
             for rank in running:
                 rank.stopped = is_stopped(rank.launched) or is_stopped(rank.process)
         for rank in running:
+            # Noted before it may end with its launcher; the first messages map more of them.
+            stage = 2 + min(rank.page.round, 2) if rank.page.begun else 0
+            if rank.noted < stage:
+                rank.noted, rank.segments = stage, rank.segments | segments_of(rank.process)
             # Before it is forked, modules that have been imported are steps of the first.
-            page = rank.page if rank.process else next(iter(self.ranks.values())).page
+            page = rank.page if rank.process else self.pages[0]
             if page.reported:
-                self.hosts.end()
+                self.hosts.send(ENDS)
                 self._suspect(ABORTING, rank.number, "", page.code)
             elif (what := rank.fault(page, passed, self._start_limit)) is not None:
                 self._suspect(BY_SIGNAL, rank.number, what)
+        is_over = self.ranks and all(rank.answered for rank in self.ranks.values())
+        if self._sees_launcher and not is_over and has_ended(self.launch.process):
+            number = min(self.ranks, default=self.launch.rank)
+            self._suspect(BY_LAUNCHER, number, "the launcher has ended before its ranks")
         missing = (self.launch.local_size or 0) - len(self.ranks)
         if missing > 0 and self._age > self._start_limit:
             absent = {*range(self.launch.size)} - {*self.ranks}
@@ -435,13 +430,13 @@ class Supervisor:
         """End all ranks of the job, and remove the shared memory that MPI no longer removes."""
         self.ended = True
         launcher = outermost_launcher(self.launch.process) if self.hosts.lost() else 0
-        segments = set[str]().union(*(segments_of(one.process) for one in self.ranks.values()))
+        for rank in self.ranks.values():
+            rank.segments |= segments_of(rank.process)
         kill_children()
         for rank in self.ranks.values():
             rank.process = 0
-        remove_segments(segments)
-        remove_abandoned(UNUSED)
-        self.hosts.end()
+            remove_segments(rank.segments)
+        self.hosts.send(ENDS)
         latest = time.monotonic() + LATEST
         while self.launch.on_one_host and not (self._begun or self._all_are_here):
             for key, _ in self._selector.select(TICK):
