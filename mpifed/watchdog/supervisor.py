@@ -21,29 +21,10 @@ from operator import itemgetter
 from typing import Any
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, complain
-from mpifed.watchdog import heartbeat
+from mpifed.watchdog import heartbeat, launcher
 from mpifed.watchdog.heartbeat import Page
 from mpifed.watchdog.hosts import ENDS, LEAVES, Host, Hosts
-from mpifed.watchdog.launcher import (
-    END_JOB,
-    LAUNCHERS,
-    STOPPED,
-    Launch,
-    adopt_orphans,
-    die_before_others,
-    die_with_parent,
-    end_launcher,
-    has_ended,
-    hold_signals,
-    is_stopped,
-    kill_children,
-    name_process,
-    oom_kills,
-    outermost_launcher,
-    peer_of,
-    started_at,
-    variables_of,
-)
+from mpifed.watchdog.launcher import Launch
 from mpifed.watchdog.shared_memory import remove_abandoned, remove_segments, segments_of
 
 # Seconds between two looks at the ranks, and that count as passed at most: a supervisor that was
@@ -109,8 +90,8 @@ class _Rank:
     def fault(self, page: Page, passed: float, start_limit: float = math.inf) -> str | None:
         """Add the time that has passed; return what is wrong if nothing moves for too long."""
         self.stopped_for = self.stopped_for + passed if self.stopped else 0.0
-        if self.stopped_for > STOPPED:
-            return f"the process has been stopped for {STOPPED:.0f} s"
+        if self.stopped_for > launcher.STOPPED:
+            return f"the process has been stopped for {launcher.STOPPED:.0f} s"
         if self.code is not None:
             return None
         seen = (page.steps, page.waiting, page.ending)
@@ -155,9 +136,9 @@ class Supervisor:
     def __init__(self, launch: Launch, listening: socket.socket) -> None:
         # It parts from the process that has started this one, and from its launcher.
         os.setpgid(0, 0)
-        name_process("mpifed-guard")
-        adopt_orphans()
-        hold_signals()
+        launcher.name_process("mpifed-guard")
+        launcher.adopt_orphans()
+        launcher.hold_signals()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some launchers ignore it, and so the ends
         if "PMI_FD" in os.environ:
             os.close(int(os.environ["PMI_FD"]))
@@ -172,8 +153,8 @@ class Supervisor:
         self.faults: list[tuple[float, Host, str, int]] = []
         limit = float(os.environ.get(START_VARIABLE, START_LIMIT))
         self._start_limit, self._age = limit + launch.together / 2, 0.0
-        self._oom_kills = deque([oom_kills()], OOM_SECONDS)
-        self._sees_launcher, self.ended = not has_ended(launch.process), False
+        self._oom_kills = deque([launcher.oom_kills()], OOM_SECONDS)
+        self._sees_launcher, self.ended = not launcher.has_ended(launch.process), False
         self._selector = selectors.DefaultSelector()
         listening.setblocking(False)
         self._register(listening, self._admit)
@@ -207,7 +188,7 @@ class Supervisor:
             idle = 0.0 if not self.ranks or present or self.faults else idle + passed
             if idle > 0 and (len(self.ranks) == self.launch.together or idle > LINGERING):
                 self.hosts.send(LEAVES)
-                kill_children()
+                launcher.kill_children()
                 break
         return False
 
@@ -219,7 +200,7 @@ class Supervisor:
     def _admit(self, listening: socket.socket) -> None:
         with contextlib.suppress(OSError):
             connection, _ = listening.accept()
-            if peer_of(connection)[1] == os.getuid():
+            if launcher.peer_of(connection)[1] == os.getuid():
                 connection.setblocking(False)
                 self._register(connection, self._add_rank)
             else:
@@ -230,8 +211,8 @@ class Supervisor:
         self._selector.unregister(connection)
         with contextlib.suppress(*ENDED):
             data, descriptors, _, _ = socket.recv_fds(connection, DIGITS, DESCRIPTORS)
-            number, index, process = int(data), len(self.ranks), peer_of(connection)[0]
-            its = list(descriptors), variables_of(process), os.sched_getaffinity(process)
+            number, index, process = int(data), len(self.ranks), launcher.peer_of(connection)[0]
+            its = list(descriptors), launcher.variables_of(process), os.sched_getaffinity(process)
             if index < self.launch.together and number not in self.ranks:
                 rank = _Rank(number, self.pages[index], process, connection, *its)
                 if number == 0:
@@ -273,8 +254,8 @@ class Supervisor:
 
     def _become(self, rank: _Rank, supervisor: int) -> None:
         """Make this process, which was just forked, the rank."""
-        die_with_parent(supervisor)
-        die_before_others()
+        launcher.die_with_parent(supervisor)
+        launcher.die_before_others()
         for one in self.ranks.values():
             for number in one.descriptors if one is not rank else ():
                 os.close(number)
@@ -287,7 +268,7 @@ class Supervisor:
         for stream, number in enumerate(rank.descriptors[:3]):
             os.dup2(number, stream, inheritable=True)
             os.close(number)
-        for name in [each for each in os.environ if each.startswith(LAUNCHERS)]:
+        for name in [each for each in os.environ if each.startswith(launcher.LAUNCHERS)]:
             del os.environ[name]
         os.environ.update(rank.variables)
         for number in rank.descriptors[3:]:
@@ -295,10 +276,10 @@ class Supervisor:
             os.environ["PMI_FD"] = str(number)
         os.sched_setaffinity(0, rank.processors)
         resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
-        name_process(f"mpifed-rank-{rank.number}")
+        launcher.name_process(f"mpifed-rank-{rank.number}")
         if "numpy.random" in sys.modules:  # else all ranks would draw the same from its global one
             sys.modules["numpy.random"].seed()
-        heartbeat.begin(rank.page, started_at(rank.launched))
+        heartbeat.begin(rank.page, launcher.started_at(rank.launched))
 
     def _reap(self) -> None:
         """Note which ranks have ended."""
@@ -318,7 +299,7 @@ class Supervisor:
         elif code < 0:
             how = f"the process was killed by {signal.Signals(-code).name}"
             if code == -signal.SIGKILL:
-                doubt = "" if oom_kills() > self._oom_kills[0] else "?"
+                doubt = "" if launcher.oom_kills() > self._oom_kills[0] else "?"
                 how += f" (out of memory{doubt}); it held up to {kibibytes * 1024 / 1e6:,.0f} MB"
                 if page.planned:
                     how += f", {page.planned / 1e6:,.0f} MB of samples by --dry-run"
@@ -347,9 +328,9 @@ class Supervisor:
         running = [one for one in self.ranks.values() if one.code is None or one.connection]
         self._age += passed
         if int(self._age) > int(self._age - passed):
-            self._oom_kills.append(oom_kills())
+            self._oom_kills.append(launcher.oom_kills())
             for rank in running:
-                rank.stopped = is_stopped(rank.launched) or is_stopped(rank.process)
+                rank.stopped = any(map(launcher.is_stopped, (rank.launched, rank.process)))
         for rank in running:
             # Noted before it may end with its launcher; the first messages map more of them.
             stage = 2 + min(rank.page.round, 2) if rank.page.begun else 0
@@ -363,7 +344,7 @@ class Supervisor:
             elif (what := rank.fault(page, passed, self._start_limit)) is not None:
                 self._suspect(BY_SIGNAL, rank.number, what)
         is_over = self.ranks and all(rank.answered for rank in self.ranks.values())
-        if self._sees_launcher and not is_over and has_ended(self.launch.process):
+        if self._sees_launcher and not is_over and launcher.has_ended(self.launch.process):
             number = min(self.ranks, default=self.launch.rank)
             self._suspect(BY_LAUNCHER, number, "the launcher has ended before its ranks")
         missing = (self.launch.local_size or 0) - len(self.ranks)
@@ -429,10 +410,10 @@ class Supervisor:
     def _end(self, code: int) -> None:
         """End all ranks of the job, and remove the shared memory that MPI no longer removes."""
         self.ended = True
-        launcher = outermost_launcher(self.launch.process) if self.hosts.lost() else 0
+        outermost = launcher.outermost_launcher(self.launch.process) if self.hosts.lost() else 0
         for rank in self.ranks.values():
             rank.segments |= segments_of(rank.process)
-        kill_children()
+        launcher.kill_children()
         for rank in self.ranks.values():
             rank.process = 0
             remove_segments(rank.segments)
@@ -443,8 +424,9 @@ class Supervisor:
                 key.data(key.fileobj)
             if time.monotonic() > latest:
                 break
+        answer = bytes([code]) if self._begun or self._all_are_here else launcher.END_JOB
         for rank in self.ranks.values():
-            self._answer(rank, bytes([code]) if self._begun or self._all_are_here else END_JOB)
-            if is_stopped(rank.launched):
+            self._answer(rank, answer)
+            if launcher.is_stopped(rank.launched):
                 os.kill(rank.launched, signal.SIGKILL)
-        end_launcher(launcher)
+        launcher.end_launcher(outermost)

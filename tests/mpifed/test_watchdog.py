@@ -407,7 +407,7 @@ def test_the_end_of_a_rank_has_a_limit_of_its_own():
 
 def hosts(count: int) -> tuple[list[Hosts], str]:
     """The supervisors of ``count`` hosts of one rank each, the first with rank 0."""
-    supervisors = [Hosts(Launch(rank, count, count, "job", 0)) for rank in range(count)]
+    supervisors = [Hosts(Launch(rank, count, count, 0)) for rank in range(count)]
     return supervisors, supervisors[0].listen()
 
 
