@@ -18,7 +18,6 @@ from typing import Any
 
 from mpifed.errors import complain
 from mpifed.watchdog import heartbeat, launcher
-from mpifed.watchdog.launcher import Launch
 
 # Seconds that the supervisor of a node may take to answer.
 ANSWERING = 10.0
@@ -60,7 +59,7 @@ def guarded(action: Callable[[], int], preload: Callable[[], object] | None = No
 
 
 def _joined(
-    launch: Launch, preload: Callable[[], object] | None
+    launch: launcher.Launch, preload: Callable[[], object] | None
 ) -> tuple[socket.socket | None, int]:
     """Connect to the supervisor of this node after starting it if there is none; None in a rank."""
     name = _name(launch) if launch.together > 1 else b""
@@ -92,7 +91,7 @@ def _joined(
             time.sleep(0.01)
 
 
-def _name(launch: Launch) -> bytes:
+def _name(launch: launcher.Launch) -> bytes:
     """Return the name at which processes meet that could stand in for each other."""
     started = launcher.stat_of(launch.process)[19:20]
     alike = [os.getuid(), socket.gethostname(), launch.process, started]
@@ -106,7 +105,7 @@ def _name(launch: Launch) -> bytes:
     return b"\0mpifed-" + hashlib.blake2b(repr(alike).encode(), digest_size=16).hexdigest().encode()
 
 
-def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> int:
+def _exit_code(launch: launcher.Launch, connection: socket.socket, supervisor: int) -> int:
     """Pass signals on until the rank has ended; return its exit code.
 
     The handler holds the connection until this process ends, for which the supervisor waits.

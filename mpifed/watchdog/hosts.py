@@ -153,21 +153,19 @@ class Hosts:
         if beats:
             self._since = 0.0
             if self._leader is not None and not self._links:
-                self._connect(self._leader)
+                self._links.append(_Link(socket.socket(), self._key, leads=False))
+                self._links[0].connection.connect_ex(self._leader)  # which goes on meanwhile
         for link in list(self._links):
             link.age += passed
             if link.host is not None:
                 link.host.silent += passed
-            self._receive(link)
+            unproven = self._listening is not None and not link.read and link.age > PROVING
+            if not self._receive(link) or unproven:
+                self._drop(link)
         self._admit()
         for link in self._links:
             if beats or not link.sent:
                 link.send(BEATS, this_host)
-
-    def _connect(self, leader: tuple[str, int]) -> None:
-        connection = socket.socket()
-        self._links.append(_Link(connection, self._key, leads=False))
-        connection.connect_ex(leader)  # which goes on meanwhile
 
     def _admit(self) -> None:
         """Accept all that have come; of too many strangers random ones go."""
@@ -182,7 +180,8 @@ class Hosts:
                 if len(self._links) > most:
                     self._drop(strangers.pop(secrets.randbelow(len(strangers))))
 
-    def _receive(self, link: _Link) -> None:
+    def _receive(self, link: _Link) -> bool:
+        """Receive messages; return whether the link is still of use."""
         try:
             for kind, host in link.received():
                 self._leader = None
@@ -190,15 +189,12 @@ class Hosts:
                 link.host = host if kind == BEATS else None
         except OSError:
             # A host without a connection stays, silent, unless it has taken leave.
-            if link.host is None:
-                self._drop(link)
-        if self._listening is not None and not link.read and link.age > PROVING:
-            self._drop(link)
+            return link.host is not None
+        return True
 
     def _drop(self, link: _Link) -> None:
         link.connection.close()
-        if link in self._links:
-            self._links.remove(link)
+        self._links.remove(link)
 
     def lost(self) -> list[Host]:
         """Return the hosts that have been silent for too long."""

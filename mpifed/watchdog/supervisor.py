@@ -24,7 +24,6 @@ from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, complain
 from mpifed.watchdog import heartbeat, launcher
 from mpifed.watchdog.heartbeat import Page
 from mpifed.watchdog.hosts import ENDS, LEAVES, Host, Hosts
-from mpifed.watchdog.launcher import Launch
 from mpifed.watchdog.shared_memory import remove_abandoned, remove_segments, segments_of
 
 # Seconds between two looks at the ranks, and that count as passed at most: a supervisor that was
@@ -118,7 +117,7 @@ def _import(preload: Callable[[], object] | None) -> None:
 
 
 def supervise(
-    launch: Launch, listening: socket.socket, preload: Callable[[], object] | None
+    launch: launcher.Launch, listening: socket.socket, preload: Callable[[], object] | None
 ) -> None:
     """Supervise the ranks of this node; returns in ranks alone."""
     try:
@@ -133,7 +132,7 @@ def supervise(
 class Supervisor:
     """The ranks of a node, or of a group of its processes that are alike."""
 
-    def __init__(self, launch: Launch, listening: socket.socket) -> None:
+    def __init__(self, launch: launcher.Launch, listening: socket.socket) -> None:
         # It parts from the process that has started this one, and from its launcher.
         os.setpgid(0, 0)
         launcher.name_process("mpifed-guard")
