@@ -21,7 +21,7 @@ from mpifed.checkpoint.format import Meta as Meta
 from mpifed.checkpoint.integrity import Damaged as Damaged
 from mpifed.checkpoint.integrity import seal, verify_on_disk, verify_seal
 from mpifed.errors import PeerFailure, RunError
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.io.atomic import partial_of, replacing
 from mpifed.io.hdf5 import disk_reason, opened
 from mpifed.mpi.communicator import Communicator

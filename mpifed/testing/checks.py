@@ -30,6 +30,7 @@ from mpifed.data.base import SPLITS, Dataset, Description, Split
 from mpifed.errors import InputError, RunError
 from mpifed.exchange.aggregation import Aggregator, ByCoordinates, ByProducts
 from mpifed.exchange.attacks import Attack
+from mpifed.exchange.base import LastingMemory
 from mpifed.exchange.compression import PURPOSE, Compressor, message_sizes
 from mpifed.exchange.correction import Correction
 from mpifed.exchange.gossip import Gossip
@@ -162,7 +163,8 @@ def watched_changes(algorithm: Algorithm) -> list[str]:
 
     def watched(state: Any, clients: Any, channel: Any, draws: Draws) -> Any:
         # Values kept for others are in one memory of all rounds.
-        memory = states.Nothing() if channel.exchange.values_kept else channel.memory
+        lasts = isinstance(channel.memory, LastingMemory)
+        memory = states.Nothing() if lasts else channel.memory
         watched_state = states.RunState(state, memory)
         before = {name: tensor.clone() for name, tensor, _ in states.tensors(watched_state, False)}
         moved = play(state, clients, channel, draws)
