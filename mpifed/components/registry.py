@@ -36,6 +36,7 @@ from topologies.schema import check_options
 # How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``.
 SPELT = re.compile(r"[A-Za-z_]\w*(\.[\w.]*:\w+)?:\w+=")
 YEAR = re.compile(r"\b(19|20)\d\d\b")
+WITHOUT_PAPER = re.compile(r"The paper's text could not be had[^.]*\.")
 
 
 def is_component(value: Any) -> bool:
@@ -288,3 +289,11 @@ def source(component: Callable[..., Any]) -> str:
     first = " ".join(((module and module.__doc__) or "").split("\n\n")[0].split())
     first = SENTENCE.split(first)[0].removesuffix(".").replace("``", "'")
     return first if YEAR.search(first) else ""
+
+
+def written_from(component: Callable[..., Any]) -> str:
+    """Return the sentence by which a component's docstring says what it was written from in place
+    of its paper, else ''.
+    """
+    match = WITHOUT_PAPER.search(" ".join((component.__doc__ or "").split()))
+    return match[0] if match else ""
