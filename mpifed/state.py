@@ -255,7 +255,9 @@ def server_digest(state: Any, shared_is_rows: bool) -> bytes:
     return digest.digest()
 
 
-def client_digests(state: Any, shared_is_rows: bool, part: slice) -> bytes:
+def client_digests(
+    state: Any, shared_is_rows: bool, part: slice, rows: np.ndarray | None = None
+) -> bytes:
     """Return the SHA-256 of each of some hosted clients' rows of all fields with a client axis.
 
     Parameters
@@ -266,20 +268,23 @@ def client_digests(state: Any, shared_is_rows: bool, part: slice) -> bytes:
         As for :func:`tensors`.
     part : slice
         Positions among the hosted clients, with a start and a stop.
+    rows : ndarray of int64, optional
+        Some of ``part``, counted from its start; None for all.
 
     Returns
     -------
     bytes
         32 of each client, in their order.
     """
-    digests = [hashlib.sha256() for _ in range(part.start, part.stop)]
+    rows = np.arange(part.stop - part.start) if rows is None else rows
+    digests = [hashlib.sha256() for _ in rows]
     for name, tensor, is_rows in tensors(state, shared_is_rows):
         if is_rows and digests:
             header = f"{name} {tensor.dtype} {tuple(tensor.shape[1:])};".encode()
-            rows = _bytes(tensor[part]).reshape(len(digests), -1)
-            for digest, row in zip(digests, rows, strict=True):
+            every = _bytes(tensor[part]).reshape(part.stop - part.start, -1)
+            for digest, row in zip(digests, rows.tolist(), strict=True):
                 digest.update(header)
-                digest.update(row.data)
+                digest.update(every[row].data)
     return b"".join(digest.digest() for digest in digests)
 
 
