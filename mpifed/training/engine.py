@@ -41,6 +41,9 @@ from mpifed.watchdog.heartbeat import at_round, set_hosted_clients
 # Clients whose digests are gathered at once.
 BLOCK = 1 << 14
 
+# Of a SHA-256.
+DIGEST_BYTES = 32
+
 PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint", "total")
 
 
@@ -55,16 +58,20 @@ class Rows:
         """Tensors of the state that have no other owner."""
         self._changed: tuple[RunState, np.ndarray] | None = None
         """The rows that the last round changed, and their clients; None for all."""
+        self._digests = np.empty((len(self._hosted), DIGEST_BYTES), np.uint8)
+        self._has_digest = np.zeros(len(self._hosted), bool)
 
     def take(self, state: RunState) -> None:
         """Replace the whole state."""
         self._changed, self._unshared = None, []
+        self._has_digest[:] = False
         self.state = state
 
     def read(self, path: Path) -> None:
         """Replace the whole state by that of a checkpoint."""
         self.state = checkpoint.read_state(path, self.state, self._is_rows, self._hosted)
         self._changed = None
+        self._has_digest[:] = False
         self._claim(self.state)
 
     def of(self, positions: np.ndarray) -> RunState:
@@ -89,6 +96,7 @@ class Rows:
             before = RunState(self.state.algorithm) if lasts else self.state
             after = states.merge(before, checked, rows, self._is_rows, self._unshared)
             self.state = RunState(after.algorithm, memory) if lasts else after
+            self._has_digest[slice(None) if lasts else positions] = False
             self._claim(self.state)
         self._changed = checked, self._hosted[positions]
 
@@ -99,28 +107,42 @@ class Rows:
             return self.state, self._hosted
         return changed
 
+    def digests(self) -> np.ndarray:
+        """Return the digest of each hosted client; those of rows that have changed are computed."""
+        for first in range(0, len(self._hosted), BLOCK):
+            part = slice(first, min(first + BLOCK, len(self._hosted)))
+            rows = np.flatnonzero(~self._has_digest[part])
+            if len(rows):
+                digests = states.client_digests(self.state, self._is_rows, part, rows)
+                self._digests[first + rows] = _by_client(digests)
+        self._has_digest[:] = True
+        return self._digests
+
     def _claim(self, state: RunState) -> None:
         tensors = states.tensors(state, self._is_rows)
         self._unshared = [tensor for _, tensor, is_rows in tensors if is_rows]
 
 
-def digest(setup: Setup, state: states.RunState) -> str | None:
+def digest(setup: Setup, rows: Rows) -> str | None:
     """Return the SHA-256 over the digests of the server's and each client's state, in order."""
-    is_rows, federation = setup.exchange.shared_is_rows, setup.federation
-    total = hashlib.sha256(server_digest(setup, state))
+    federation, of_clients = setup.federation, rows.digests()
+    total = hashlib.sha256(server_digest(setup, rows.state))
     for first in range(0, federation.n_clients, BLOCK):
         last = min(first + BLOCK, federation.n_clients)
         start, stop = np.searchsorted(federation.hosted, (first, last))
-        digests = states.client_digests(state, is_rows, slice(int(start), int(stop)))
-        gathered = federation.communicator.gather_object(digests)
+        gathered = federation.communicator.gather_object(of_clients[start:stop].tobytes())
         if gathered is None:
             continue
         owners = federation.owner[first:last]
-        of_all = np.empty((last - first, hashlib.sha256().digest_size), np.uint8)
+        of_all = np.empty((last - first, DIGEST_BYTES), np.uint8)
         for rank, of_rank in enumerate(gathered):
-            of_all[owners == rank] = np.frombuffer(of_rank, np.uint8).reshape(-1, of_all.shape[1])
+            of_all[owners == rank] = _by_client(of_rank)
         total.update(of_all.data)
     return total.hexdigest() if federation.communicator.rank == 0 else None
+
+
+def _by_client(digests: bytes) -> np.ndarray:
+    return np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES)
 
 
 def server_digest(setup: Setup, state: states.RunState) -> bytes:
@@ -264,7 +286,7 @@ class Engine:
     ) -> str:
         """Run to the last round, or stop on request."""
         federation = self.setup.federation
-        set_hosted_clients([int(client) for client in federation.hosted])
+        set_hosted_clients(federation.hosted.tolist())
         try:
             status = self._rounds(directory, recorder, progress, stop_requested)
         except BaseException:
@@ -392,7 +414,7 @@ class Engine:
 
     def digest(self) -> str | None:
         """Return the digest of the state on rank 0, None elsewhere."""
-        return digest(self.setup, self.state)
+        return digest(self.setup, self.rows)
 
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
         """Score clients and record a row of metrics.csv and clients.h5."""
