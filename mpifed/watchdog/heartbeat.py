@@ -16,12 +16,12 @@ from mpifed.watchdog.launcher import started_at
 # Seconds that a rank may take no step, unless the configuration says otherwise.
 STALL_LIMIT = 3600.0
 
-NUMBERS = ("steps", "round", "waiting", "begun", "ending", "reported", "code", "planned")
+NUMBERS = ("steps", "round", "waiting", "begun", "ending", "code", "planned")
 TEXTS = {"clients": 256, "leader": 384, "failure": 3392, "log": 4096}
 
 
 class Page(ctypes.Structure):
-    """What a rank shows; ``reported`` once it has reported its failure, with its exit code."""
+    """What a rank shows; ``code`` is its exit code once it has reported its failure, else zero."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in NUMBERS),
@@ -126,7 +126,6 @@ def set_failure(message: str) -> None:
 def failure_reported(code: int) -> None:
     """Show that this rank has reported its failure and ends the job with this exit code."""
     _ThisRank.page.code = code
-    _ThisRank.page.reported = True
 
 
 def announce_orderly_end() -> None:

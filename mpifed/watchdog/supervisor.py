@@ -82,7 +82,7 @@ class _Rank:
     noted = 0  # how far it was when its segments were last looked up
     process = 0  # until it is forked, and from its end on
     code: int | None = None
-    answered = killed = stopped = False
+    answered = stopped = False
     stopped_for = still_for = 0.0
     seen: tuple[int, ...] = ()
 
@@ -234,7 +234,8 @@ class Supervisor:
         connection.close()
         rank.connection = None
         if not rank.answered:
-            self._kill(rank)
+            if rank.process:
+                os.kill(rank.process, signal.SIGKILL)
             self._suspect(BY_LAUNCHER, rank.number, KILLED)
 
     def _deliver(self, rank: _Rank) -> None:
@@ -291,9 +292,9 @@ class Supervisor:
 
     def _note_end(self, rank: _Rank, code: int, kibibytes: int) -> None:
         rank.code, page, late = code, rank.page, not self._all_are_here
-        if rank.killed:
-            return
-        if page.reported:
+        if rank.connection is None:
+            return  # it was killed with the process of its launcher
+        if page.code:
             self._end(page.code)
         elif code < 0:
             how = f"the process was killed by {signal.Signals(-code).name}"
@@ -337,7 +338,7 @@ class Supervisor:
                 rank.noted, rank.segments = stage, rank.segments | segments_of(rank.process)
             # Before it is forked, modules that have been imported are steps of the first.
             page = rank.page if rank.process else self.pages[0]
-            if page.reported:
+            if page.code:
                 self.hosts.send(ENDS)
                 self._suspect(ABORTING, rank.number, "", page.code)
             elif (what := rank.fault(page, passed, self._start_limit)) is not None:
@@ -382,7 +383,7 @@ class Supervisor:
         due, host, what, code = min(self.faults, key=itemgetter(0))
         if time.monotonic() < due:
             return
-        reported = [rank.page for rank in self.ranks.values() if rank.page.reported]
+        reported = [rank.page for rank in self.ranks.values() if rank.page.code]
         if reported or not what:
             self._end(reported[0].code if reported else code)
             return
@@ -400,11 +401,6 @@ class Supervisor:
             with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
         self._end(code)
-
-    def _kill(self, rank: _Rank) -> None:
-        rank.killed = True
-        if rank.process:
-            os.kill(rank.process, signal.SIGKILL)
 
     def _end(self, code: int) -> None:
         """End all ranks of the job, and remove the shared memory that MPI no longer removes."""
