@@ -84,8 +84,8 @@ def checked_server_digest(
         "init or round",
         f"a state whose {name} is {forms[name][0]} on rank 0 and other numbers, "
         f"{gathered[rank][name][0]}, on rank {rank}",
-        "what the server owns the same on every rank, and declare rows of clients as "
-        "state.shared(), follows() or client()",
+        "what the server owns the same on every rank (on each computer, mpifed verify --kernels), "
+        "and declare rows of clients as state.shared(), follows() or client()",
     )
 
 

@@ -299,6 +299,20 @@ def test_a_server_s_field_that_differs_between_ranks_is_named(method, name):
         harness.check_method(method, exchanges=(exchange,))
 
 
+def _doubled(self, state, clients, channel, draws):
+    moved = super(Doubled, self).round(state, clients, channel, draws)
+    return dataclasses.replace(moved, model=moved.model.double())
+
+
+Doubled = broken(_doubled)
+
+
+def test_a_state_of_another_type_is_told_with_the_one_that_is_due():
+    due = r"model is float64 of shape \(1, (\d+)\); .* float32 of shape \(1, \1\), as by \.to\("
+    with pytest.raises(RunError, match=due):
+        harness.run_rounds(Doubled)
+
+
 @pytest.mark.parametrize("method", [Shared, Following])
 def test_a_velocity_may_be_shared_or_follow_what_is_shared(method):
     harness.check_method(method, participation=0.5)
