@@ -1,6 +1,5 @@
-"""The module that mpirun starts on every rank, ``python -m mpifed.run``, in prose ``mpifed run``.
-
-``mpifed.launch`` carries it out. ``import mpifed.run`` imports the function of this name.
+"""The module that mpirun starts on every rank, ``python -m mpifed.run``, in prose ``mpifed run``;
+where it is imported, it is the function of this name.
 """
 
 import sys

@@ -3,7 +3,10 @@
 * ``server``: one copy, identical on every rank, without a client axis;
 * ``client``: rows, one for each client hosted on this rank;
 * ``shared``: averaged by the exchange: one copy under a server, rows under gossip. The exchange
-  decides, so an algorithm is written once for both.
+  decides, so an algorithm is written once for both;
+* ``follows``: of the shape of shared fields, a copy or rows, but not averaged, as a velocity of the
+  model. Were it ``server``, ranks would have rows of their clients under gossip, and were it
+  ``shared``, compressed gossip would remember replicas of it.
 
 Selecting participants, checkpointing, resuming on other ranks and digesting follow from these
 declarations and are written once, here and in ``checkpoint``. ``on_host`` copies tensors into the
@@ -28,22 +31,44 @@ State = TypeVar("State")
 
 
 def server() -> Any:
-    """Declare a field that the server owns."""
+    """Declare a field that the server owns.
+
+    It must be the same on every rank, as what ``channel.sum`` and ``channel.mean`` return is. Ranks
+    compare it whenever the state's digest is computed.
+    """
     return dataclasses.field(metadata={"owner": "server"})
 
 
 def client() -> Any:
-    """Declare a field with one row per client."""
+    """Declare a field with one row per client, which is never sent by itself."""
     return dataclasses.field(metadata={"owner": "client"})
 
 
 def shared() -> Any:
-    """Declare a field that the exchange averages."""
+    """Declare a field that the exchange averages, as the model.
+
+    It is one copy under a server and a row of each client under gossip, where
+    ``consensus_distance`` measures it and compressed messages have replicas of it.
+    """
     return dataclasses.field(metadata={"owner": "shared"})
 
 
 def follows() -> Any:
-    """Declare a field with the shape of shared ones, a copy or rows, that is not averaged."""
+    """Declare a field with the shape of shared ones, a copy or rows, that is not averaged.
+
+    Examples
+    --------
+    A velocity of the model, zeros like it under a server and under gossip:
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Moving:
+    ...     model: Tensor = shared()
+    ...     velocity: Tensor = follows()
+    >>> model = torch.zeros(3, 1, 5)
+    >>> rows = tensors(Moving(model, torch.zeros_like(model)), shared_is_rows=True)
+    >>> [(name, is_rows) for name, _, is_rows in rows]
+    [('model', True), ('velocity', True)]
+    """
     return dataclasses.field(metadata={"owner": "follows"})
 
 

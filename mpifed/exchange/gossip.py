@@ -1,4 +1,8 @@
-"""Exchange by gossip: x_t <- sum_s W^k[t, s] x_s (Marfoq et al. 2021, Alg. 4, line 15)."""
+"""Exchange by gossip: x_t <- sum_s W^k[t, s] x_s (Marfoq et al. 2021, Alg. 4, line 15).
+
+This file has its options and how a run is set up; ``routes`` who sends which rows to whom, and
+``gossip_channel`` a round.
+"""
 
 from __future__ import annotations
 

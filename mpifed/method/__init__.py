@@ -28,11 +28,10 @@ For some families of methods:
 * ``AnyChannel``, of base classes whose subclasses say which; ``StepScale`` of rates under gossip
 * ``over_rates``, moves divided by the learning rates of their steps
 * another run's results: ``stored_configuration``, ``stored_state``, ``plain``
-* an option that is a component: ``checked_section``, and ``find`` by its name
 * ``heartbeat`` of a long computation.
 """
 
-from mpifed.components.registry import checked_section, find, plain
+from mpifed.components.registry import plain
 from mpifed.components.requirement import Not, Only, Requirement
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
 from mpifed.exchange.gossip_channel import GossipChannel
@@ -67,8 +66,6 @@ __all__ = [
     "ServerChannel",
     "Shift",
     "StepScale",
-    "checked_section",
-    "find",
     "heartbeat",
     "initial_models",
     "over_rates",

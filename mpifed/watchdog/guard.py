@@ -17,35 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.errors import complain
-from mpifed.watchdog import heartbeat
-from mpifed.watchdog.launcher import (
-    END_JOB,
-    LAUNCHERS,
-    PASSED_ON,
-    STOPPED,
-    Launch,
-    end_job,
-    is_stopped,
-    launched,
-    release_signals,
-    stat_of,
-)
+from mpifed.watchdog import heartbeat, launcher
 
 # Seconds that the supervisor of a node may take to answer.
 ANSWERING = 10.0
+
+# What tells jobs apart that one process has started.
+JOBS = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 # What else must be equal for ranks to be forked from one process, in ``/proc/self``.
 LINKS = ("root", "cwd", "ns/ipc", "ns/mnt", "ns/net", "ns/pid", "ns/user", "ns/uts")
 
 
 class _Process:
-    """The exit code of this process once it is known, and the connection to its supervisor.
-
-    The connection is closed by the end of this process, for which the supervisor waits.
-    """
+    """The exit code of this process once it is known."""
 
     code: int | None = None
-    connection: socket.socket | None = None
 
 
 def guarded(action: Callable[[], int], preload: Callable[[], object] | None = None) -> int:
@@ -54,7 +41,7 @@ def guarded(action: Callable[[], int], preload: Callable[[], object] | None = No
     The ranks of a node are forked from one process, in which ``preload`` was called.
     """
     atexit.register(_finish)
-    launch = launched()
+    launch = launcher.launched()
     if launch is None or sys.platform != "linux":
         _Process.code = action()
         return _Process.code
@@ -62,7 +49,7 @@ def guarded(action: Callable[[], int], preload: Callable[[], object] | None = No
     connection, supervisor = _joined(launch, preload if shares else None)
     if connection is None:  # this is a rank
         if preload is None:
-            release_signals()
+            launcher.release_signals()
         try:
             _Process.code = action()
         finally:
@@ -72,7 +59,7 @@ def guarded(action: Callable[[], int], preload: Callable[[], object] | None = No
 
 
 def _joined(
-    launch: Launch, preload: Callable[[], object] | None
+    launch: launcher.Launch, preload: Callable[[], object] | None
 ) -> tuple[socket.socket | None, int]:
     """Connect to the supervisor of this node after starting it if there is none; None in a rank."""
     name = _name(launch) if launch.together > 1 else b""
@@ -104,12 +91,13 @@ def _joined(
             time.sleep(0.01)
 
 
-def _name(launch: Launch) -> bytes:
+def _name(launch: launcher.Launch) -> bytes:
     """Return the name at which processes meet that could stand in for each other."""
-    started = stat_of(launch.process)[19:20]
-    alike = [os.getuid(), socket.gethostname(), launch.job, launch.process, started]
-    alike += [sys.executable, sys.orig_argv, sys.path]
-    alike += [item for item in sorted(os.environ.items()) if not item[0].startswith(LAUNCHERS)]
+    started = launcher.stat_of(launch.process)[19:20]
+    alike = [os.getuid(), socket.gethostname(), launch.process, started]
+    alike += [sys.executable, sys.orig_argv, sys.path, *map(os.environ.get, JOBS)]
+    variables = sorted(os.environ.items())
+    alike += [item for item in variables if not item[0].startswith(launcher.LAUNCHERS)]
     with contextlib.suppress(OSError):
         alike.append(Path("/proc/self/cgroup").read_text(errors="replace"))
     alike += [os.readlink(f"/proc/self/{name}") for name in LINKS]
@@ -117,16 +105,18 @@ def _name(launch: Launch) -> bytes:
     return b"\0mpifed-" + hashlib.blake2b(repr(alike).encode(), digest_size=16).hexdigest().encode()
 
 
-def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> int:
-    """Pass signals on until the rank has ended; return its exit code."""
+def _exit_code(launch: launcher.Launch, connection: socket.socket, supervisor: int) -> int:
+    """Pass signals on until the rank has ended; return its exit code.
+
+    The handler holds the connection until this process ends, for which the supervisor waits.
+    """
 
     def pass_on(number: int, frame: Any) -> None:
         with contextlib.suppress(OSError):
             connection.send(bytes([number]))
 
-    for number in PASSED_ON:
+    for number in launcher.PASSED_ON:
         signal.signal(number, pass_on)
-    _Process.connection = connection
     answer = _await_answer(connection, supervisor)
     if not answer:
         # A launcher may be about to kill this process too: it takes up to a second, or a few where
@@ -139,9 +129,9 @@ def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> in
             ended, status = os.waitpid(supervisor, os.WNOHANG)
             line += f" with code {os.waitstatus_to_exitcode(status)}" if ended else ""
         complain("mpifed", line)
-    if not answer or answer == END_JOB:
+    if not answer or answer == launcher.END_JOB:
         sys.stderr.flush()
-        end_job()
+        launcher.end_job()
     return answer[0]
 
 
@@ -149,8 +139,8 @@ def _await_answer(connection: socket.socket, supervisor: int) -> bytes:
     """Return the supervisor's answer; empty where it has ended or, started here, stays stopped."""
     stopped = 0
     while not select.select([connection], [], [], 1.0 if supervisor else None)[0]:
-        stopped = stopped + 1 if is_stopped(supervisor) else 0
-        if stopped > STOPPED:
+        stopped = stopped + 1 if launcher.is_stopped(supervisor) else 0
+        if stopped > launcher.STOPPED:
             os.kill(supervisor, signal.SIGKILL)
     with contextlib.suppress(OSError):
         try:

@@ -7,13 +7,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
 import signal
 import socket
 import struct
 import sys
+import time
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple
 
 from mpifed.errors import EXIT_FAILED, InputError
 from topologies.job_environment import SIZE_VARIABLES, in_environment
@@ -64,7 +64,6 @@ class Launch(NamedTuple):
     rank: int
     size: int
     local_size: int | None
-    job: str
     process: int
 
     @property
@@ -93,37 +92,23 @@ def launched() -> Launch | None:
     local_size = in_environment(LOCAL_SIZE_VARIABLES)
     if local_size is None and in_environment(("SLURM_STEP_NUM_NODES",)) == 1:
         local_size = size
-    process, job = _pmi_process(), os.environ.get("PMIX_NAMESPACE")
-    if process is not None:
-        job = f"pmi {process}"
-    elif job is None and "SLURM_STEP_ID" in os.environ:
-        job = f"step {os.environ.get('SLURM_JOB_ID')}.{os.environ['SLURM_STEP_ID']}"
-    return Launch(rank, size, local_size, job or f"parent {os.getppid()}", process or os.getppid())
+    return Launch(rank, size, local_size, _pmi_process() or os.getppid())
 
 
-def _pmi_process() -> int | None:
-    """The process that made the connection ``PMI_FD``, if there is one."""
+def _pmi_process() -> int:
+    """Return the process that made the connection ``PMI_FD``; zero where none can be seen."""
     number = in_environment(("PMI_FD",))
-    if number is None or sys.platform != "linux":
-        return None
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
-        return peer_of(connection)[0] or None  # zero: from another space of process numbers
-    return None
+    if number is not None and sys.platform == "linux":
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+            return peer_of(connection)[0]
+    return 0
 
 
 def peer_of(connection: socket.socket) -> tuple[int, ...]:
     """Return the process and the user at the other end of a connection on this host."""
-    form = struct.Struct("3i")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
-    return form.unpack(credentials)[:2]
-
-
-def watch_process(process: int) -> Any:
-    """Open a file that becomes readable when a process ends; None where the system has none."""
-    if hasattr(os, "pidfd_open"):
-        with contextlib.suppress(OSError):
-            return os.fdopen(os.pidfd_open(process), "rb", buffering=0)
-    return None
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return struct.unpack("3i", credentials)[:2]
 
 
 def variables_of(process: int) -> dict[str, str]:
@@ -152,6 +137,11 @@ def stat_of(process: int | str) -> list[str]:
 def is_stopped(process: int) -> bool:
     """Return whether a process is stopped, as by SIGSTOP."""
     return stat_of(process)[:1] == ["T"]
+
+
+def has_ended(process: int) -> bool:
+    """Return whether there is no such process, or none but for its parent to hear of its end."""
+    return stat_of(process)[:1] in ([], ["X"], ["Z"])
 
 
 def die_with_parent(parent: int) -> None:
@@ -199,7 +189,7 @@ def name_process(name: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()))
 
 
-def end_job() -> NoReturn:
+def end_job() -> None:
     """Make the launcher end the ranks of other hosts, which before MPI nothing else reaches."""
     step = os.environ.get("SLURM_STEP_ID")
     if step is not None and in_environment(LOCAL_SIZE_VARIABLES) is None:
@@ -209,7 +199,6 @@ def end_job() -> NoReturn:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(words, check=False, capture_output=True, timeout=CANCELLING)
     os.kill(os.getpid(), signal.SIGKILL)
-    os._exit(EXIT_FAILED)
 
 
 def outermost_launcher(process: int) -> int:
@@ -223,8 +212,10 @@ def outermost_launcher(process: int) -> int:
 
 def end_launcher(process: int) -> None:
     """Kill a launcher that does not end by itself, since it waits for a host that is lost."""
-    watched = watch_process(process) if process else None
-    if watched is not None and not select.select([watched], [], [], LEAVING)[0]:
+    latest = time.monotonic() + LEAVING
+    while not has_ended(process) and time.monotonic() < latest:
+        time.sleep(0.1)
+    if not has_ended(process):
         os.kill(process, signal.SIGKILL)
 
 

@@ -37,9 +37,9 @@ def remove_segments(paths: Iterable[str]) -> None:
             os.unlink(path)
 
 
-def remove_abandoned(settled: float = SETTLED) -> None:
+def remove_abandoned() -> None:
     """Remove files of this user that no process uses: all processes of their job were killed."""
-    latest = time.time() - settled
+    latest = time.time() - SETTLED
     left = set()
     # Nothing is removed where, say, this process may open no more files.
     with contextlib.suppress(OSError):

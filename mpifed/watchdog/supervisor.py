@@ -21,29 +21,9 @@ from operator import itemgetter
 from typing import Any
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, complain
-from mpifed.watchdog import heartbeat
+from mpifed.watchdog import heartbeat, launcher
 from mpifed.watchdog.heartbeat import Page
-from mpifed.watchdog.hosts import Host, Hosts
-from mpifed.watchdog.launcher import (
-    END_JOB,
-    LAUNCHERS,
-    STOPPED,
-    Launch,
-    adopt_orphans,
-    die_before_others,
-    die_with_parent,
-    end_launcher,
-    hold_signals,
-    is_stopped,
-    kill_children,
-    name_process,
-    oom_kills,
-    outermost_launcher,
-    peer_of,
-    started_at,
-    variables_of,
-    watch_process,
-)
+from mpifed.watchdog.hosts import ENDS, LEAVES, Host, Hosts
 from mpifed.watchdog.shared_memory import remove_abandoned, remove_segments, segments_of
 
 # Seconds between two looks at the ranks, and that count as passed at most: a supervisor that was
@@ -76,8 +56,8 @@ LINGERING = 1.0
 # Seconds in which the kernel's counter of kills for memory is taken to mean a rank that was killed.
 OOM_SECONDS = 10
 
-# Seconds after which shared memory that no process has mapped is nobody's, as a job ends.
-UNUSED = 1.0
+# What is raised where a process has ended that asks for a rank.
+ENDED = (ConnectionError, FileNotFoundError, ProcessLookupError, ValueError)
 
 # What a request for a rank has at most: the digits of its number, and its streams and ``PMI_FD``.
 DIGITS, DESCRIPTORS = 16, 4
@@ -98,6 +78,8 @@ class _Rank:
     variables: dict[str, str] = field(default_factory=dict)
     processors: set[int] = field(default_factory=set)
     signals: list[int] = field(default_factory=list)
+    segments: set[str] = field(default_factory=set)
+    noted = 0  # how far it was when its segments were last looked up
     process = 0  # until it is forked, and from its end on
     code: int | None = None
     answered = killed = stopped = False
@@ -107,8 +89,8 @@ class _Rank:
     def fault(self, page: Page, passed: float, start_limit: float = math.inf) -> str | None:
         """Add the time that has passed; return what is wrong if nothing moves for too long."""
         self.stopped_for = self.stopped_for + passed if self.stopped else 0.0
-        if self.stopped_for > STOPPED:
-            return f"the process has been stopped for {STOPPED:.0f} s"
+        if self.stopped_for > launcher.STOPPED:
+            return f"the process has been stopped for {launcher.STOPPED:.0f} s"
         if self.code is not None:
             return None
         seen = (page.steps, page.waiting, page.ending)
@@ -130,10 +112,12 @@ def _import(preload: Callable[[], object] | None) -> None:
     with contextlib.suppress(BaseException):
         if preload is not None:
             preload()
+            gc.collect()
+            gc.freeze()
 
 
 def supervise(
-    launch: Launch, listening: socket.socket, preload: Callable[[], object] | None
+    launch: launcher.Launch, listening: socket.socket, preload: Callable[[], object] | None
 ) -> None:
     """Supervise the ranks of this node; returns in ranks alone."""
     try:
@@ -148,22 +132,34 @@ def supervise(
 class Supervisor:
     """The ranks of a node, or of a group of its processes that are alike."""
 
-    def __init__(self, launch: Launch, listening: socket.socket) -> None:
-        self.launch, self.listening = launch, listening
+    def __init__(self, launch: launcher.Launch, listening: socket.socket) -> None:
+        # It parts from the process that has started this one, and from its launcher.
+        os.setpgid(0, 0)
+        launcher.name_process("mpifed-guard")
+        launcher.adopt_orphans()
+        launcher.hold_signals()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some launchers ignore it, and so the ends
+        if "PMI_FD" in os.environ:
+            os.close(int(os.environ["PMI_FD"]))
+        self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[1], self._limits[1]))
+        remove_abandoned()
+        self.launch, self.hosts = launch, Hosts(launch)
+        self.pages = heartbeat.new_pages(launch.together)
+        heartbeat.begin(self.pages[0])  # what is shared before the fork is the first rank's
         self.ranks: dict[int, _Rank] = {}
         # When each is reported unless a better explanation comes, of which host, what and the code.
         self.faults: list[tuple[float, Host, str, int]] = []
-        self.ended = False
-        self.pages = heartbeat.new_pages(launch.together)
         limit = float(os.environ.get(START_VARIABLE, START_LIMIT))
         self._start_limit, self._age = limit + launch.together / 2, 0.0
-        self.hosts, self._oom_kills = Hosts(launch), deque([oom_kills()], OOM_SECONDS)
+        self._oom_kills = deque([launcher.oom_kills()], OOM_SECONDS)
+        self._sees_launcher, self.ended = not launcher.has_ended(launch.process), False
         self._selector = selectors.DefaultSelector()
-        self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        listening.setblocking(False)
+        self._register(listening, self._admit)
 
     def serve(self, preload: Callable[[], object] | None) -> bool:
         """Fork and watch ranks until all have ended; returns True in a rank."""
-        self._prepare()
         importing = threading.Thread(target=_import, args=(preload,), daemon=True)
         importing.start()
         supervisor, last, idle = os.getpid(), time.monotonic(), 0.0
@@ -175,10 +171,6 @@ class Supervisor:
             else:
                 for rank in self.ranks.values():
                     if not rank.process and rank.code is None:
-                        if preload is not None:
-                            gc.collect()
-                            gc.freeze()
-                            preload = None
                         rank.process = os.fork()
                         if not rank.process:
                             self._become(rank, supervisor)
@@ -194,38 +186,20 @@ class Supervisor:
             present = any(rank.connection for rank in self.ranks.values())
             idle = 0.0 if not self.ranks or present or self.faults else idle + passed
             if idle > 0 and (len(self.ranks) == self.launch.together or idle > LINGERING):
-                self.hosts.leave()
-                kill_children()
+                self.hosts.send(LEAVES)
+                launcher.kill_children()
                 break
         return False
-
-    def _prepare(self) -> None:
-        """Part from the process that has started this one, and from its launcher."""
-        os.setpgid(0, 0)
-        name_process("mpifed-guard")
-        adopt_orphans()
-        hold_signals()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some launchers ignore it, and so the ends
-        if "PMI_FD" in os.environ:
-            os.close(int(os.environ["PMI_FD"]))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[1], self._limits[1]))
-        heartbeat.begin(self.pages[0])  # what is shared before the fork is the first rank's
-        self.listening.setblocking(False)
-        self._register(self.listening, lambda listening: self._admit())
-        launcher = watch_process(self.launch.process)
-        if launcher is not None:
-            self._register(launcher, self._launcher_ended)
-        remove_abandoned()
 
     def _register(self, what: Any, handle: Callable[[Any], object]) -> None:
         self._selector.register(what, selectors.EVENT_READ, handle)
 
     # What comes from the processes that the launcher started.
 
-    def _admit(self) -> None:
+    def _admit(self, listening: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            connection, _ = self.listening.accept()
-            if peer_of(connection)[1] == os.getuid():
+            connection, _ = listening.accept()
+            if launcher.peer_of(connection)[1] == os.getuid():
                 connection.setblocking(False)
                 self._register(connection, self._add_rank)
             else:
@@ -234,10 +208,10 @@ class Supervisor:
     def _add_rank(self, connection: socket.socket) -> None:
         """Receive a request for a rank in place of the process at the other end."""
         self._selector.unregister(connection)
-        with contextlib.suppress(OSError, ValueError):  # it may have ended
+        with contextlib.suppress(*ENDED):
             data, descriptors, _, _ = socket.recv_fds(connection, DIGITS, DESCRIPTORS)
-            number, index, process = int(data), len(self.ranks), peer_of(connection)[0]
-            its = list(descriptors), variables_of(process), os.sched_getaffinity(process)
+            number, index, process = int(data), len(self.ranks), launcher.peer_of(connection)[0]
+            its = list(descriptors), launcher.variables_of(process), os.sched_getaffinity(process)
             if index < self.launch.together and number not in self.ranks:
                 rank = _Rank(number, self.pages[index], process, connection, *its)
                 if number == 0:
@@ -275,19 +249,12 @@ class Supervisor:
             if rank.connection is not None:
                 rank.connection.send(data)
 
-    def _launcher_ended(self, launcher: Any) -> None:
-        self._selector.unregister(launcher)
-        if self.ranks and all(rank.answered for rank in self.ranks.values()):
-            return
-        what = "the launcher has ended before its ranks"
-        self._suspect(BY_LAUNCHER, min(self.ranks, default=self.launch.rank), what)
-
     # What ranks do.
 
     def _become(self, rank: _Rank, supervisor: int) -> None:
         """Make this process, which was just forked, the rank."""
-        die_with_parent(supervisor)
-        die_before_others()
+        launcher.die_with_parent(supervisor)
+        launcher.die_before_others()
         for one in self.ranks.values():
             for number in one.descriptors if one is not rank else ():
                 os.close(number)
@@ -300,7 +267,7 @@ class Supervisor:
         for stream, number in enumerate(rank.descriptors[:3]):
             os.dup2(number, stream, inheritable=True)
             os.close(number)
-        for name in [each for each in os.environ if each.startswith(LAUNCHERS)]:
+        for name in [each for each in os.environ if each.startswith(launcher.LAUNCHERS)]:
             del os.environ[name]
         os.environ.update(rank.variables)
         for number in rank.descriptors[3:]:
@@ -308,10 +275,10 @@ class Supervisor:
             os.environ["PMI_FD"] = str(number)
         os.sched_setaffinity(0, rank.processors)
         resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
-        name_process(f"mpifed-rank-{rank.number}")
+        launcher.name_process(f"mpifed-rank-{rank.number}")
         if "numpy.random" in sys.modules:  # else all ranks would draw the same from its global one
             sys.modules["numpy.random"].seed()
-        heartbeat.begin(rank.page, started_at(rank.launched))
+        heartbeat.begin(rank.page, launcher.started_at(rank.launched))
 
     def _reap(self) -> None:
         """Note which ranks have ended."""
@@ -331,7 +298,7 @@ class Supervisor:
         elif code < 0:
             how = f"the process was killed by {signal.Signals(-code).name}"
             if code == -signal.SIGKILL:
-                doubt = "" if oom_kills() > self._oom_kills[0] else "?"
+                doubt = "" if launcher.oom_kills() > self._oom_kills[0] else "?"
                 how += f" (out of memory{doubt}); it held up to {kibibytes * 1024 / 1e6:,.0f} MB"
                 if page.planned:
                     how += f", {page.planned / 1e6:,.0f} MB of samples by --dry-run"
@@ -360,17 +327,25 @@ class Supervisor:
         running = [one for one in self.ranks.values() if one.code is None or one.connection]
         self._age += passed
         if int(self._age) > int(self._age - passed):
-            self._oom_kills.append(oom_kills())
+            self._oom_kills.append(launcher.oom_kills())
             for rank in running:
-                rank.stopped = is_stopped(rank.launched) or is_stopped(rank.process)
+                rank.stopped = any(map(launcher.is_stopped, (rank.launched, rank.process)))
         for rank in running:
+            # Noted before it may end with its launcher; the first messages map more of them.
+            stage = 2 + min(rank.page.round, 2) if rank.page.begun else 0
+            if rank.noted < stage:
+                rank.noted, rank.segments = stage, rank.segments | segments_of(rank.process)
             # Before it is forked, modules that have been imported are steps of the first.
-            page = rank.page if rank.process else next(iter(self.ranks.values())).page
+            page = rank.page if rank.process else self.pages[0]
             if page.reported:
-                self.hosts.end()
+                self.hosts.send(ENDS)
                 self._suspect(ABORTING, rank.number, "", page.code)
             elif (what := rank.fault(page, passed, self._start_limit)) is not None:
                 self._suspect(BY_SIGNAL, rank.number, what)
+        is_over = self.ranks and all(rank.answered for rank in self.ranks.values())
+        if self._sees_launcher and not is_over and launcher.has_ended(self.launch.process):
+            number = min(self.ranks, default=self.launch.rank)
+            self._suspect(BY_LAUNCHER, number, "the launcher has ended before its ranks")
         missing = (self.launch.local_size or 0) - len(self.ranks)
         if missing > 0 and self._age > self._start_limit:
             absent = {*range(self.launch.size)} - {*self.ranks}
@@ -434,22 +409,23 @@ class Supervisor:
     def _end(self, code: int) -> None:
         """End all ranks of the job, and remove the shared memory that MPI no longer removes."""
         self.ended = True
-        launcher = outermost_launcher(self.launch.process) if self.hosts.lost() else 0
-        segments = set[str]().union(*(segments_of(one.process) for one in self.ranks.values()))
-        kill_children()
+        outermost = launcher.outermost_launcher(self.launch.process) if self.hosts.lost() else 0
+        for rank in self.ranks.values():
+            rank.segments |= segments_of(rank.process)
+        launcher.kill_children()
         for rank in self.ranks.values():
             rank.process = 0
-        remove_segments(segments)
-        remove_abandoned(UNUSED)
-        self.hosts.end()
+            remove_segments(rank.segments)
+        self.hosts.send(ENDS)
         latest = time.monotonic() + LATEST
         while self.launch.on_one_host and not (self._begun or self._all_are_here):
             for key, _ in self._selector.select(TICK):
                 key.data(key.fileobj)
             if time.monotonic() > latest:
                 break
+        answer = bytes([code]) if self._begun or self._all_are_here else launcher.END_JOB
         for rank in self.ranks.values():
-            self._answer(rank, bytes([code]) if self._begun or self._all_are_here else END_JOB)
-            if is_stopped(rank.launched):
+            self._answer(rank, answer)
+            if launcher.is_stopped(rank.launched):
                 os.kill(rank.launched, signal.SIGKILL)
-        end_launcher(launcher)
+        launcher.end_launcher(outermost)

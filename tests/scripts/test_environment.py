@@ -1,4 +1,4 @@
-"""The MPI that ``scripts/environment.sh`` chooses, and what it changes in the environment."""
+"""The MPI that ``scripts/environment.sh`` chooses for the virtual environment."""
 
 from __future__ import annotations
 

@@ -59,6 +59,8 @@ class FedSPDState:
 class FedSPD(Algorithm[GossipChannel]):
     """FedSPD: clusters of samples; clients mix with those that train the same cluster's model.
 
+    The paper's text could not be had: this is from its abstract and the code submitted with it.
+
     Parameters
     ----------
     n_clusters : int

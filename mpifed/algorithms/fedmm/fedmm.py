@@ -44,12 +44,10 @@ from mpifed.method import (
     Predictor,
     Requirement,
     ServerChannel,
-    checked_section,
-    find,
     to_server,
 )
 from mpifed.model import NoModel, batches, chosen
-from mpifed.surrogate import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
+from mpifed.surrogate import LinAlgError, MadeWithTarget, Surrogate, as_surrogate, maker_of
 
 # Exceptions of factorisations, those of torch and those of surrogates.
 FAILURES = (LinAlgError, RunError)
@@ -269,12 +267,9 @@ class FedMM(Algorithm[Channel]):
         online: bool = False,
         client_weights: Literal["uniform", "samples"] = "uniform",
     ) -> None:
-        section = checked_section("surrogate", surrogate, "algorithm.surrogate")
-        make = find("surrogate", section.name)
-        self.with_target = isinstance(make, MadeWithTarget)
-        self.surrogate = as_surrogate(
-            make(sample_of(model.data, self.with_target), **section.options)
-        )
+        make = maker_of(surrogate, "algorithm.surrogate")
+        self.with_target = isinstance(make.func, MadeWithTarget)
+        self.surrogate = as_surrogate(make(sample_of(model.data, self.with_target)))
         self.step_rule, self.step = step_rule, step
         self.step_option, self.unused = "algorithm.step", []
         if step_rule.startswith("inverse"):
@@ -285,7 +280,7 @@ class FedMM(Algorithm[Channel]):
                 )
         if model.data.task != "unlabelled" and not self.with_target:
             self.unused.append(
-                f"surrogate {section.name} describes the inputs alone: the targets of "
+                f"{type(self.surrogate).__name__} describes the inputs alone: the targets of "
                 f"'{model.data.source}' are not used"
             )
         self.rate, self.batch, self.online = control_variate_rate, batch, online
