@@ -129,6 +129,7 @@ METHODS = {
     "fedem": {"participation": 0.5},
     "fedavg": {"algorithm": "fedavg", "participation": 0.5},
     "ditto": {"algorithm": "ditto", "participation": 0.5},
+    "minibatches": {"algorithm": "l2sgd", "participation": 0.5},
     "everyone": {},
     "unseen": {"evaluation.unseen_fraction": 0.3, "evaluation.unseen_shares": [0.5]},
     "held out": {"evaluation.validation_fraction": 0.3, "participation": 0.5},

@@ -27,7 +27,7 @@ Jbar_i, since the Psi_i sum to zero; where a second one follows, clients send Jb
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -37,7 +37,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.personal.shared_model import combined, copies
-from mpifed.dataset import bits_at, check_memory
+from mpifed.dataset import Shards, bits_at, check_memory
 from mpifed.errors import InputError
 from mpifed.method import (
     Algorithm,
@@ -241,7 +241,7 @@ class L2SGD(L2GD):
         parts, first = minibatches(clients.shards.train, self.size)
         numbers = np.diff(first, append=len(parts.counts))
         ids = np.repeat(clients.shards.client_ids, numbers)
-        shards = replace(clients.shards, client_ids=ids, train=parts)
+        shards = Shards(ids, parts, clients.shards.val, clients.shards.test)
         for number in range(zeros):
             chosen, share = self._drawn(clients, draws, number)
             drawn = Clients(clients.federation, shards, first[clients.rows] + chosen)
