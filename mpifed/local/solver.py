@@ -148,7 +148,7 @@ class Stacked:
         parts = (part.split(plan.sizes) for part in (samples, scale))
         firsts = np.array([step.first for step in plan.steps if step.number == 0], np.int64)
         firsts[:1] = 0  # clients before the first that steps have no samples
-        made = clients.shards.train_in_parts(clients.rows[plan.order], firsts)
+        splits = clients.shards.train_in_parts(clients.rows[plan.order], firsts)
         starts, begin, end = clients.starts[plan.order], 0, 0
         compute: RowGradients = self.model.gradient
         if steps.mask is not None:
@@ -164,7 +164,7 @@ class Stacked:
                 heartbeat.step()
                 if step.first >= end:
                     begin = end
-                    end, split, starts_there = next(made)
+                    end, split, starts_there = next(splits)
                     shifts = starts_there - starts[begin:end]
                     lies_elsewhere, shift_of = shifts.any(), torch.from_numpy(shifts)
                 if lies_elsewhere:
