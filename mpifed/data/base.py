@@ -7,6 +7,8 @@ input. Each rank then loads the shards of the clients that it hosts, and no othe
 
 from __future__ import annotations
 
+import math
+import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +23,9 @@ from mpifed.mpi.communicator import Communicator
 from mpifed.watchdog import heartbeat
 
 T = TypeVar("T")
+
+# Bytes of arrays whose memory malloc keeps for others, which seldom fit where these were.
+KEPT = 1 << 20, 1 << 25
 
 Task = Literal["classification", "sequence", "multi_label", "regression", "unlabelled"]
 
@@ -212,6 +217,36 @@ class Shards:
         """Where the samples are."""
         return self.train.x.device
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.train.x.shape[1:])
+
+    @property
+    def train_offsets(self) -> np.ndarray:
+        """Those of ``train``, int64 (clients + 1,)."""
+        return self.train.offsets
+
+    def train_in_parts(
+        self, rows: np.ndarray, firsts: np.ndarray
+    ) -> Iterator[tuple[int, Split, np.ndarray]]:
+        """Yield the training samples of some clients, here all at once.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Positions of the clients, in the order in which they are asked for.
+        firsts : ndarray of int64
+            Where among ``rows`` a part may begin, ascending, from 0.
+
+        Yields
+        ------
+        (int, Split, ndarray)
+            Where among ``rows`` the part ends; a split that has its clients; and the first sample
+            there of each of them, int64.
+        """
+        yield len(rows), self.train, self.train.offsets[:-1][rows]
+
 
 class Dataset(ABC):
     """Base class of data sets: a description for every rank, shards for each owner.
@@ -400,8 +435,16 @@ def check_tokens(shards: Shards, n_tokens: int, origin: str) -> None:
 
 
 def allocated(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return an unset tensor on memory from numpy, which asks for huge pages: faster to fill."""
-    return torch.from_numpy(np.empty(shape, str(dtype).removeprefix("torch.")))
+    """Return an unset tensor on huge pages, which are faster to fill, in memory that returns to the
+    system with it.
+    """
+    kind = np.dtype(str(dtype).removeprefix("torch."))
+    size = math.prod(shape) * kind.itemsize
+    if not KEPT[0] <= size < KEPT[1] or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.from_numpy(np.empty(shape, kind))
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.from_numpy(np.frombuffer(pages, kind).reshape(shape))
 
 
 def agreed(communicator: Communicator, make: Callable[[], T]) -> T:

@@ -96,7 +96,7 @@ class Clients:
     @cached_property
     def starts(self) -> np.ndarray:
         """First training row of each client in ``shards.train``, int64 (len,)."""
-        return self.shards.train.offsets[:-1][self.rows]
+        return self.shards.train_offsets[:-1][self.rows]
 
     def total(self, rows: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return sum_t weights[t] rows[t] over these clients of all ranks. Collective.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ BLOCK = 16e6
 LASTING = 4
 
 # Clients whose samples are made at once, before they are put in their place.
-PIECE = 64
+PIECE = 16
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,11 @@ class CachedShards:
     def clients(self, rows: np.ndarray, effort: np.ndarray | None = None) -> Clients:
         """Return some of the hosted clients; their ``rows`` count from 0."""
         ids = self.federation.hosted[rows]
-        shards = LazyShards(self.dataset, self.device, ids, lambda name: self.split(name, ids))
-        return Clients(self.federation, shards, np.arange(len(rows)), effort)
+        every = np.arange(len(rows))
+        make, parts = partial(self.split, ids=ids), self._parts(ids, every)
+        return Clients(
+            self.federation, LazyShards(self.dataset, self.device, ids, make, parts), every, effort
+        )
 
     def among_hosted(self, rows: np.ndarray) -> Clients:
         """Return some of the hosted clients; all others have no sample."""
@@ -112,6 +115,7 @@ class CachedShards:
             self.device,
             hosted,
             lambda name: spread(self.split(name, hosted[rows]), rows, len(hosted)),
+            self._parts(hosted, rows),
         )
         return Clients(self.federation, shards, rows)
 
@@ -138,6 +142,17 @@ class CachedShards:
         if len(ids) and size <= self.budget:
             self._cached[key] = ids, split
         return split
+
+    def _parts(self, ids: np.ndarray, rows: np.ndarray) -> Parts | None:
+        """What makes the training samples of ``ids[rows]`` in parts, where they are too many to
+        keep.
+        """
+        if self._bytes_of("train", ids[rows]) <= self.budget:
+            return None
+        counts = np.zeros(len(ids), np.int64)
+        counts[rows] = self.dataset.description.n_train[ids[rows]]
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        return Parts(offsets, self.sample_bytes, lambda some: self.split("train", ids[some]))
 
     def _bytes_of(self, name: SplitName, ids: np.ndarray) -> int:
         counts = getattr(self.dataset.description, f"n_{name}")[ids]
@@ -175,8 +190,23 @@ class CachedShards:
 HostedShards = LoadedShards | CachedShards
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What makes the training samples of some clients: where they would lie among those of all,
+    bytes of a sample, and a function of positions of clients.
+    """
+
+    offsets: np.ndarray
+    sample_bytes: int
+    split: Callable[[np.ndarray], Split]
+
+
 class LazyShards(Shards):
-    """Shards whose splits are made at their first use."""
+    """Shards whose splits are made at their first use.
+
+    Training samples that are too many to keep are made in parts for who asks for them first, and
+    then all together for who asks again.
+    """
 
     def __init__(
         self,
@@ -184,13 +214,17 @@ class LazyShards(Shards):
         device: torch.device,
         client_ids: np.ndarray,
         split: Callable[[SplitName], Split],
+        parts: Parts | None = None,
     ) -> None:
         # The base class is frozen.
         vars(self).update(client_ids=client_ids, _dataset=dataset, _device=device, _split=split)
+        vars(self).update(_parts=parts, _has_parted=False)
 
     _dataset: Dataset
     _device: torch.device
     _split: Callable[[SplitName], Split]
+    _parts: Parts | None
+    _has_parted: bool
 
     @cached_property
     def train(self) -> Split:
@@ -211,6 +245,32 @@ class LazyShards(Shards):
     def device(self) -> torch.device:
         """Where the samples will be."""
         return self._device
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return self._dataset.description.input_shape
+
+    @property
+    def train_offsets(self) -> np.ndarray:
+        """Those of ``train``."""
+        return self.train.offsets if self._parts is None else self._parts.offsets
+
+    def train_in_parts(
+        self, rows: np.ndarray, firsts: np.ndarray
+    ) -> Iterator[tuple[int, Split, np.ndarray]]:
+        """Yield the training samples of some clients; see ``Shards``."""
+        parts = self._parts
+        if parts is None or self._has_parted or "train" in vars(self):
+            yield from super().train_in_parts(rows, firsts)
+            return
+        vars(self)["_has_parted"] = True
+        ends, counts = np.append(firsts[1:], len(rows)), np.diff(parts.offsets)[rows]
+        sizes = np.add.reduceat(counts, firsts) if len(firsts) else firsts
+        for blocks in parts_up_to(BLOCK, sizes * parts.sample_bytes):
+            last = int(ends[blocks.stop - 1])
+            split = parts.split(rows[firsts[blocks.start] : last])
+            yield last, split, split.offsets[:-1]
 
     @property
     def fresh(self) -> Fresh | None:

@@ -60,6 +60,9 @@ BLOCK_BYTES = 3 << 20
 # The same on a GPU: all clients of a rank, as long as their activations fit.
 GPU_BLOCK_BYTES = 16 << 20
 
+# Bytes of the positions in plans of earlier rounds that are kept, but for the last plan.
+PLANS_BYTES = 16 << 20
+
 # Parameters above which a gradient of several rows leaves the cache: on a CPU, clients then step
 # alone, which is faster from about 200,000 on (scripts/bench one_step).
 LARGE = 1 << 18
@@ -120,7 +123,7 @@ class Stacked:
         self, start: Tensor, moments: Moments, clients: Clients, steps: Steps
     ) -> tuple[Tensor, Moments]:
         """Train each client's models."""
-        work, train, components = steps.work, clients.shards.train, sequences(start, steps.coupling)
+        work, components = steps.work, sequences(start, steps.coupling)
         plan = self._plan(clients, work, components, start.dtype)
         samples = steps.samples.to(self.device).index_select(0, plan.positions)
         scale = plan.scale
@@ -129,7 +132,6 @@ class Stacked:
             offsets = torch.arange(components, device=self.device) * steps.weights.shape[1]
             entries = (rows + offsets[:, None]).view(-1)
             scale = scale * steps.weights.reshape(-1).index_select(0, entries)
-        labels = train.y.index_select(0, samples)
         order = torch.from_numpy(plan.order).to(self.device)
         # In the order of the plan. A block's rows are copied at its first step, which leaves them
         # in the cache; under a server ``start`` is one row for all clients until then.
@@ -143,7 +145,11 @@ class Stacked:
         rate_of = torch.from_numpy(rates).to(theta)
         before = torch.from_numpy(np.repeat(steps.done[plan.order], components)).to(theta)
         per_epoch = np.repeat(work.per_epoch[plan.order], components)
-        parts = (part.split(plan.sizes) for part in (samples, labels, scale))
+        parts = (part.split(plan.sizes) for part in (samples, scale))
+        firsts = np.array([step.first for step in plan.steps if step.number == 0], np.int64)
+        firsts[:1] = 0  # clients before the first that steps have no samples
+        splits = clients.shards.train_in_parts(clients.rows[plan.order], firsts)
+        starts, begin, end = clients.starts[plan.order], 0, 0
         compute: RowGradients = self.model.gradient
         if steps.mask is not None:
             compute = self.model.gradient_within(steps.mask.numbers)
@@ -154,8 +160,16 @@ class Stacked:
             idle = torch.from_numpy(np.flatnonzero(work.steps[plan.order] == 0))
             for one, source in zip(moving, sources, strict=True):
                 one[idle] = source[order[idle]]
-            for step, visited, targets, shares in zip(plan.steps, *parts, strict=True):
+            for step, visited, shares in zip(plan.steps, *parts, strict=True):
                 heartbeat.step()
+                if step.first >= end:
+                    begin = end
+                    end, split, starts_there = next(splits)
+                    shifts = starts_there - starts[begin:end]
+                    lies_elsewhere, shift_of = shifts.any(), torch.from_numpy(shifts)
+                if lies_elsewhere:
+                    shift = shift_of[step.first - begin : step.last - begin, None].to(self.device)
+                    visited = (visited.view(len(shift), -1) + shift).view(-1)
                 block = slice(step.first, step.last)
                 first_move = mover if step.number == 0 else None
                 if step.number == 0:
@@ -166,7 +180,8 @@ class Stacked:
                 if rate.shape[1] > 1:
                     epoch = torch.from_numpy(step.number // per_epoch[part]).to(self.device)
                     rate = rate.gather(1, epoch[:, None])
-                batch = self._inputs(train.x, visited), targets, shares
+                targets = split.y.index_select(0, visited)
+                batch = self._inputs(split.x, visited), targets, shares
                 w = start[block] if first_move else theta[block]
                 block_moments = tuple(moment[block] for moment in own_moments)
                 if steps.coupling is not None:
@@ -212,9 +227,10 @@ class Stacked:
         """The plan of these clients and this work; the last few are kept."""
         key = (b"".join(map(bytes, (clients.rows, work.steps, work.drawn))), components)
         if key not in self._plans:
-            if len(self._plans) >= 4:
+            nbytes = sum(plan.positions.nbytes for plan in self._plans.values())
+            if len(self._plans) >= 4 or nbytes > PLANS_BYTES:
                 self._plans.clear()
-            numbers = math.prod(clients.shards.train.x.shape[1:])
+            numbers = math.prod(clients.shards.input_shape)
             client_bytes = components * self.width * numbers * dtype.itemsize
             block = 1 if self.alone else max(1, self.block_bytes // max(1, client_bytes))
             self._plans[key] = plan_minibatches(

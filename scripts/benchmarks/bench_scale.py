@@ -45,7 +45,7 @@ def measured(*words: str, ranks: int = 1) -> dict[str, Any]:
 
 
 def ranks_asked_for() -> int:
-    """The ranks of ``many_clients`` and ``million_clients``."""
+    """The ranks of the benchmarks but ``memory_a_client``."""
     return int(os.environ.get("BENCH_RANKS", "1"))
 
 
@@ -68,6 +68,16 @@ def many_clients(clients: int = 10_000, repeats: int = REPEATS) -> None:
 
 
 FIGURES = ("cpu_seconds", "wall_seconds", "peak_bytes")
+
+
+def sampled_clients(several: tuple[int, ...] = (100_000, 1_000_000)) -> None:
+    """Four rounds of FedAvg with 1 % of 100,000 and of 1,000,000 clients, 10 inputs a sample."""
+    for clients in several:
+        scored = f"evaluation.sample={ACTIVE / clients!r}"
+        words = [*LINEAR, *FEW_SAMPLES, *sampled(clients, clients // 100, 4), scored]
+        found = measured(*words, ranks=ranks_asked_for())
+        seconds = round(found["cpu_seconds"], 1)
+        report("sampled_clients", seconds, "CPU s", clients=clients, **found)
 
 
 def memory_a_client(few: int = 100_000, many: int = 1_100_000, repeats: int = 1) -> None:
@@ -93,5 +103,5 @@ def million_clients(clients: int = 1_000_000) -> None:
 
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
-    f.__name__: f for f in (many_clients, memory_a_client, million_clients)
+    f.__name__: f for f in (many_clients, sampled_clients, memory_a_client, million_clients)
 }

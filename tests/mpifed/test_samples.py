@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from commands import rows
+from engine_runs import prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, content, differences, folder_of, run, run_on_all
@@ -16,7 +17,9 @@ from on_ranks import SMALL, content, differences, folder_of, run, run_on_all
 from mpifed.components.registry import find
 from mpifed.config.configuration import resolve
 from mpifed.data.derived import HeldOut
+from mpifed.federation import hosted
 from mpifed.federation.hosted import CachedShards, LoadedShards
+from mpifed.local import solver
 from mpifed.mpi.communicator import Alone, world
 from mpifed.results.results import read_summary
 from mpifed.training import build
@@ -124,6 +127,9 @@ def test_samples_of_clients_that_rest_are_not_held_where_they_are_many(monkeypat
 
 METHODS = {
     "fedem": {"participation": 0.5},
+    "fedavg": {"algorithm": "fedavg", "participation": 0.5},
+    "ditto": {"algorithm": "ditto", "participation": 0.5},
+    "minibatches": {"algorithm": "l2sgd", "participation": 0.5},
     "everyone": {},
     "unseen": {"evaluation.unseen_fraction": 0.3, "evaluation.unseen_shares": [0.5]},
     "held out": {"evaluation.validation_fraction": 0.3, "participation": 0.5},
@@ -139,11 +145,28 @@ METHODS = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_run_is_the_same_with_samples_made_when_needed(method, tmp_path):
+def test_a_run_is_the_same_with_samples_made_when_needed(method, tmp_path, monkeypatch):
     overrides = {**SMALL, "data.n_test": 10, "rounds": 4, **METHODS[method]}
     run("synthetic-fedem", overrides, tmp_path / "early")
+    monkeypatch.setattr(hosted, "BLOCK", 2e3)
+    monkeypatch.setattr(solver, "BLOCK_BYTES", 1)
     run("synthetic-fedem", {**overrides, "storage.samples": 0.01}, tmp_path / "late")
     assert differences(tmp_path / "early", tmp_path / "late") == []
+
+
+@pytest.mark.parametrize("participation", [0.75, 1.0])
+def test_a_round_of_steps_never_holds_all_samples(participation, monkeypatch):
+    monkeypatch.setattr(hosted, "BLOCK", 2e3)
+    monkeypatch.setattr(solver, "BLOCK_BYTES", 1)
+    more = {"algorithm": "fedavg", "participation": participation, "storage": {"samples": 0}}
+    engine = prepared("fedavg", "server", data="synthetic", **more)
+    shards, made = engine.shards, []
+    make = shards._make
+    shards._make = lambda name, ids, dtype: made.append(ids) or make(name, ids, dtype)
+    engine.advance()
+    clients = np.concatenate(made)
+    assert len(made) > 2
+    assert len(np.unique(clients)) == len(clients) == engine.active
 
 
 SAMPLED = {
