@@ -207,12 +207,13 @@ class Stacked:
     def _descend(self, batch: Batch, w: Tensor, rates: Tensor) -> None:
         """Take a step of gradient descent of the rows ``w``, in place."""
 
-        def moved(w: Tensor, rates: Tensor, *samples: Tensor) -> Tensor:
-            self.model.descend(w, *samples, rates)
+        def moved(w: Tensor, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor) -> Tensor:
+            self.model.descend(w, x, y, weights, rates)
             return w
 
-        parts = (part.unflatten(0, (len(w), self.width)) for part in batch)
-        w.copy_((moved if self.alone else partial(never_alone, moved))(w, rates, *parts))
+        x, y, scale = (part.unflatten(0, (len(w), self.width)) for part in batch)
+        after = moved if self.alone else partial(never_alone, moved)
+        w.copy_(after(w, x, y, scale, rates))
 
     def _inputs(self, x: Tensor, samples: Tensor) -> Tensor:
         """``x[samples]`` in memory that is used again, so that it stays in the cache."""
