@@ -35,7 +35,7 @@ from torch import Tensor
 from mpifed.components.registry import checked_section, find
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.local.minibatches import COLUMNS, LANES
+from mpifed.local.minibatches import COLUMNS
 from mpifed.local.projections import (
     cholesky,
     columns_in_unit_ball,
@@ -43,6 +43,7 @@ from mpifed.local.projections import (
     positive_semidefinite,
     simplex,
 )
+from mpifed.models.loss import LANES
 from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
 
 __all__ = [

@@ -18,9 +18,6 @@ from mpifed.random import bits_at, shuffles
 # Least number of bytes of a sample in a minibatch: its place, int64, and its weight, float32.
 SLOT_BYTES = 12
 
-# Samples are padded to multiples of this, so that no vector loop ends in a scalar tail.
-LANES = 32
-
 # Columns of a float64 product that are samples of several clients are padded to multiples of this.
 COLUMNS = 96
 

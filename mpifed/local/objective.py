@@ -21,9 +21,10 @@ from torch import Tensor
 
 from mpifed.data.base import Split
 from mpifed.federation.clients import Clients
-from mpifed.local.minibatches import LANES, chosen, never_alone
+from mpifed.local.minibatches import chosen, never_alone
 from mpifed.local.scoring import held_out_risks
 from mpifed.models.base import Model
+from mpifed.models.loss import LANES
 
 BLOCK_BYTES = 64 << 20
 """Bytes of padded inputs in one batched product at most."""

@@ -92,6 +92,9 @@ class Rule(ABC):
     # Whether a step depends on its number.
     counts_steps: bool = True
 
+    # Whether a step is the gradient times the learning rate, and keeps nothing.
+    plain: bool = False
+
     def __init__(self, options: LocalOptions, model: Model) -> None:
         self.options = options
 
@@ -156,6 +159,10 @@ class SgdRule(Rule):
     """v <- momentum v + g + weight_decay theta;  theta <- theta - lr v."""
 
     counts_steps = False
+
+    @property
+    def plain(self) -> bool:  # type: ignore[override]
+        return not (self.options.momentum or self.options.weight_decay)
 
     def init(self, clients: int, components: int, size: int, zeros: Tensor) -> SgdState:
         width = size if self.options.momentum else 0

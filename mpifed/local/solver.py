@@ -27,7 +27,6 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.options import StepScale
 from mpifed.local.adjustments import Adjustment, Coupling, Minibatch, Shift, Steps, sequences
 from mpifed.local.minibatches import (
-    LANES,
     Minibatches,
     Work,
     check_plan,
@@ -54,10 +53,10 @@ from mpifed.models.modules import seed_torch
 from mpifed.random import bits_at
 from mpifed.watchdog import heartbeat
 
-# Bytes of inputs in one step of a block; near the size of a core's cache is fastest.
-BLOCK_BYTES = 3 << 20
+# Bytes of inputs and parameters in one step of a block; near the size of a core's cache is fastest.
+BLOCK_BYTES = 5 << 20
 
-# The same on a GPU: all clients of a rank, as long as their activations fit.
+# Bytes of inputs on a GPU: all clients of a rank, as long as their activations fit.
 GPU_BLOCK_BYTES = 16 << 20
 
 # Bytes of the positions in plans of earlier rounds that are kept, but for the last plan.
@@ -153,9 +152,11 @@ class Stacked:
         compute: RowGradients = self.model.gradient
         if steps.mask is not None:
             compute = self.model.gradient_within(steps.mask.numbers)
+        alike = steps.coupling is None and steps.mask is None
+        descends = alike and not terms and not self.sam_radius and self.rule.plain
         # Under SGD, a client that steps alone reads its first model where it lies.
-        plain = self.alone and steps.coupling is None and steps.mask is None
-        mover = self.rule if plain and isinstance(self.rule, SgdRule) else None
+        mover = self.rule if alike and self.alone and isinstance(self.rule, SgdRule) else None
+        mover = None if descends else mover
         with torch.no_grad():
             idle = torch.from_numpy(np.flatnonzero(work.steps[plan.order] == 0))
             for one, source in zip(moving, sources, strict=True):
@@ -190,6 +191,9 @@ class Stacked:
                     context = gradient_of, self.rule, block_moments, block, done, terms, steps.mask
                     steps.coupling.move(Minibatch(w, order[block], step.number, rate, *context))
                     continue
+                if descends:
+                    self._descend(batch, w.flatten(0, 1), rate)
+                    continue
                 change = self._gradient_of(batch, compute, w.flatten(0, 1))
                 for term in terms:
                     term.add_to(change.view_as(w), w, block, slice(None))
@@ -215,6 +219,17 @@ class Stacked:
             return gradient
         return gradient_of(ascended(w, gradient, self.sam_radius), x, y, scale)
 
+    def _descend(self, batch: Batch, w: Tensor, rates: Tensor) -> None:
+        """Take a step of gradient descent of the rows ``w``, in place."""
+
+        def moved(w: Tensor, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor) -> Tensor:
+            self.model.descend(w, x, y, weights, rates)
+            return w
+
+        x, y, scale = (part.unflatten(0, (len(w), self.width)) for part in batch)
+        after = moved if self.alone else partial(never_alone, moved)
+        w.copy_(after(w, x, y, scale, rates))
+
     def _inputs(self, x: Tensor, samples: Tensor) -> Tensor:
         """``x[samples]`` in memory that is used again, so that it stays in the cache."""
         if self._buffer is None or len(self._buffer) < len(samples):
@@ -230,8 +245,10 @@ class Stacked:
             nbytes = sum(plan.positions.nbytes for plan in self._plans.values())
             if len(self._plans) >= 4 or nbytes > PLANS_BYTES:
                 self._plans.clear()
-            numbers = math.prod(clients.shards.input_shape)
-            client_bytes = components * self.width * numbers * dtype.itemsize
+            numbers = self.width * math.prod(clients.shards.input_shape)
+            if self.device.type == "cpu":
+                numbers += self.model.n_parameters
+            client_bytes = components * numbers * dtype.itemsize
             block = 1 if self.alone else max(1, self.block_bytes // max(1, client_bytes))
             self._plans[key] = plan_minibatches(
                 work, self.batch_size, self.width, components, block, dtype, self.device
@@ -505,7 +522,7 @@ class LocalSolver:
         self.device, self.purpose = device, purpose
         self.horizon, self.longest = options.lr_horizon or horizon, longest
         width = min(options.batch_size, longest)
-        self.width = -(-width // LANES) * LANES
+        self.width = -(-width // model.lanes) * model.lanes
         epochs = options.epochs if options.steps is None else None
         check_plan(self.work(np.array([longest])), epochs, self.width, epochs_field)
         self.rule = RULES[options.optimizer](options, model)

@@ -19,7 +19,7 @@ from torch import Tensor
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.layout import Span, mask_of
-from mpifed.models.loss import Loss
+from mpifed.models.loss import LANES, Loss
 from mpifed.models.losses import CROSS_ENTROPY
 
 Stepping = Literal["stacked", "one_by_one"]
@@ -51,6 +51,10 @@ class Parametrised(ABC):
         True if both values of ``local.stepping`` give the same bits.
     single_rows : bool
         True if the gradient of one row alone has the bits that the row has among others.
+    lanes : int
+        Samples to a multiple of which stacked minibatches are padded, so that the bits of a
+        gradient do not depend on other rows. 2 is for models of products, whose bits depend on no
+        width but 1, that pad what elementwise functions are applied to.
     scored_together : int
         Samples in one call of ``shared_logits``, at most.
     """
@@ -63,6 +67,7 @@ class Parametrised(ABC):
     stepping_on_gpu: Stepping = "stacked"
     same_bits: bool = True
     single_rows: bool = False
+    lanes: int = LANES
     scored_together: int = 8192
 
     @property
@@ -167,6 +172,22 @@ class Model(Parametrised):
         Tensor
             (R, n_parameters).
         """
+
+    def descend(
+        self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor
+    ) -> None:
+        """Subtract the gradient times each row's rate from ``parameters``, in place.
+
+        A model may do so without writing the gradient down.
+
+        Parameters
+        ----------
+        parameters, x, y, weights : Tensor
+            As for ``gradient``.
+        rates : Tensor
+            Learning rates, (R, 1).
+        """
+        parameters -= self.gradient(parameters, x, y, weights).mul_(rates)
 
     def gradient_within(self, mask: Tensor) -> RowGradients:
         """Return ``gradient`` for steps that train only some numbers.

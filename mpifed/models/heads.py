@@ -158,7 +158,7 @@ class Derived(Model):
         self.n_buffers, self.same_bits = inner.n_buffers, inner.same_bits
         self.steppings, self.stepping = inner.steppings, inner.stepping
         self.stepping_on_gpu = inner.stepping_on_gpu
-        self.scored_together = inner.scored_together
+        self.lanes, self.scored_together = inner.lanes, inner.scored_together
 
     @property
     def n_parameters(self) -> int:

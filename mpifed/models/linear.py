@@ -13,11 +13,23 @@ from torch import Tensor, nn
 from mpifed.data.base import Description
 from mpifed.models.base import Model
 from mpifed.models.layout import Span, filled, spans_of
-from mpifed.models.loss import Loss
+from mpifed.models.loss import Loss, in_lanes
 from mpifed.models.losses import CROSS_ENTROPY, LossName, loss_for, validate_no_sequences
 
 # Outputs of all copies, but for a single one, up to which x Wᵀ is faster than W xᵀ.
 FEW_ROWS = 6
+
+# Numbers of a copy's matrix from which a product is subtracted as it is computed, copy by copy;
+# smaller ones are computed together first.
+LARGE = 1 << 12
+
+
+def subtract_products(matrices: Tensor, left: Tensor, right: Tensor) -> None:
+    """Subtract ``left @ right`` from matrices (R, outputs, inputs), in place."""
+    if matrices[0].numel() < LARGE:
+        matrices -= torch.bmm(left, right)
+    else:
+        matrices.baddbmm_(left, right, alpha=-1)
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,7 @@ class Linear(Model):
     bias: bool = True
     loss: Loss = CROSS_ENTROPY
     single_rows = True
+    lanes = 2
 
     @property
     def n_parameters(self) -> int:
@@ -85,13 +98,23 @@ class Linear(Model):
             parts.append(slopes.sum(-1))
         return torch.cat(parts, 1)
 
+    def descend(
+        self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor
+    ) -> None:
+        x = x.flatten(2)
+        slopes = self._slopes(parameters, x, y, weights * rates)
+        weight, bias = self._split(parameters)
+        subtract_products(weight, slopes, x)
+        if self.bias:
+            bias -= slopes.sum(-1, keepdim=True)
+
     def _slopes(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """Weighted derivatives of the losses by the outputs, (R, outputs, B)."""
         z = self._outputs(parameters, x)
         if self.n_outputs == 1 and self.loss is CROSS_ENTROPY:
-            slopes = torch.sigmoid_(z).sub_(y.unsqueeze(1))
+            slopes = torch.sigmoid_(in_lanes(z, 2))[..., : y.shape[1]].sub_(y.unsqueeze(1))
         else:
-            slopes = self.loss.slopes(z.transpose(1, 2), y).transpose(1, 2)
+            slopes = self.loss.slopes_of_rows(z.transpose(1, 2), y).transpose(1, 2)
         slopes *= weights.unsqueeze(1)
         return slopes
 

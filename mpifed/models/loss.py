@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+# Samples to whose multiples losses are padded, so that no vector loop ends in a scalar tail.
+LANES = 32
+
 # Models of a mixture whose likelihoods are added one after the other.
 FEW = 4
 
@@ -41,6 +44,15 @@ def cross_entropy_slopes(outputs: Tensor, y: Tensor) -> Tensor:
         return sigmoid(outputs) - y.unsqueeze(-1)
     slopes = torch.softmax(outputs, -1)
     return slopes.scatter_add(-1, y.unsqueeze(-1), torch.full_like(slopes[..., :1], -1))
+
+
+def in_lanes(rows: Tensor, axis: int) -> Tensor:
+    """Return ``rows`` with zeros up to the next multiple of ``LANES`` along an axis."""
+    missing = -rows.shape[axis] % LANES
+    if not missing:
+        return rows
+    zeros = rows.new_zeros(*rows.shape[:axis], missing, *rows.shape[axis + 1 :])
+    return torch.cat([rows, zeros], axis)
 
 
 def aligned(mixture: Tensor, outputs: Tensor) -> Tensor:
@@ -86,6 +98,12 @@ class Loss:
     of_mixture: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     mixed: Callable[[Tensor, Tensor], Tensor] = mixed_log_probabilities
     perplexity: bool = False
+
+    def slopes_of_rows(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return ``slopes`` of (R, B, ...), whose bits do not depend on B: a vector loop of exp or
+        log may compute its last numbers, fewer than a vector, by other instructions.
+        """
+        return self.slopes(in_lanes(outputs, 1), in_lanes(y, 1))[:, : y.shape[1]]
 
 
 @dataclass(frozen=True)

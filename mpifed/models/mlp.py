@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mpifed.data.base import Description
 from mpifed.models.base import Model, RowGradients
 from mpifed.models.layout import Span, filled, spans_of
+from mpifed.models.linear import subtract_products
 from mpifed.models.loss import Loss
 from mpifed.models.losses import CROSS_ENTROPY, LossName, loss_for, validate_no_sequences
 
@@ -28,6 +29,7 @@ class Mlp(Model):
     activation: Literal["relu", "tanh"] = "relu"
     loss: Loss = CROSS_ENTROPY
     initial: Literal["uniform", "normal"] = "uniform"
+    lanes = 2
 
     @property
     def n_parameters(self) -> int:
@@ -63,13 +65,13 @@ class Mlp(Model):
         start = 0
         for a, b in zip(self.sizes, self.sizes[1:], strict=False):
             end = start + a * b
-            yield parameters[:, start:end].unflatten(1, (b, a)), parameters[:, end : end + b]
+            yield parameters[:, start:end].view(-1, b, a), parameters[:, end : end + b]
             start = end + b
 
-    def _activations(self, parameters: Tensor, x: Tensor) -> list[Tensor]:
+    def _activations(self, layers: Iterable[tuple[Tensor, Tensor]], x: Tensor) -> list[Tensor]:
         """The inputs of every layer, then the outputs: (R, B, width) each."""
         activations = [x]
-        for layer, (weight, bias) in enumerate(self._layers(parameters)):
+        for layer, (weight, bias) in enumerate(layers):
             h = activations[-1]
             if layer:
                 self._activate(h)
@@ -81,7 +83,7 @@ class Mlp(Model):
         return torch.relu_(h) if self.activation == "relu" else torch.tanh_(h)
 
     def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
-        return self._activations(parameters, x.flatten(2))[-1]
+        return self._activations(self._layers(parameters), x.flatten(2))[-1]
 
     def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         return self.logits_of_parts(parameters, x, [len(x)])
@@ -103,19 +105,43 @@ class Mlp(Model):
         self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor, lowest: int = 0
     ) -> Tensor:
         """Return the gradient; see ``Model.gradient``."""
-        *inputs, outputs = self._activations(parameters, x.flatten(2))
         gradient = torch.zeros_like(parameters) if lowest else torch.empty_like(parameters)
-        slopes = self.loss.slopes(outputs, y).mul_(weights.unsqueeze(-1))
-        layers = list(zip(inputs, self._layers(parameters), self._layers(gradient), strict=True))
-        for number, (h, (weight, _), (by_weight, by_bias)) in reversed(list(enumerate(layers))):
+        layers, by_layer = list(self._layers(parameters)), list(self._layers(gradient))
+        for number, slopes, h in self._backwards(layers, x, y, weights, lowest):
+            by_weight, by_bias = by_layer[number]
             torch.bmm(slopes.transpose(1, 2), h, out=by_weight)
             torch.sum(slopes, 1, out=by_bias)
-            if number == lowest:
-                break
-            slopes = torch.bmm(slopes, weight)
-            # The sign of what relu gives is its derivative, and quicker than ``h > 0``.
-            slopes *= h.sign() if self.activation == "relu" else 1 - h.square()
         return gradient
+
+    def descend(
+        self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor
+    ) -> None:
+        layers = list(self._layers(parameters))
+        for number, slopes, h in self._backwards(layers, x, y, weights * rates):
+            weight, bias = layers[number]
+            subtract_products(weight, slopes.transpose(1, 2), h)
+            bias -= slopes.sum(1)
+
+    def _backwards(
+        self,
+        layers: list[tuple[Tensor, Tensor]],
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor,
+        lowest: int = 0,
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield, from the last layer to the lowest, its number, the weighted derivatives of the
+        losses by its outputs, and its inputs. A layer is read before it is yielded.
+        """
+        *inputs, outputs = self._activations(layers, x.flatten(2))
+        slopes = self.loss.slopes_of_rows(outputs, y) * weights.unsqueeze(-1)
+        for number in range(len(layers) - 1, lowest - 1, -1):
+            h, (weight, _) = inputs[number], layers[number]
+            below = torch.bmm(slopes, weight) if number > lowest else slopes
+            yield number, slopes, h
+            if number > lowest:
+                # The sign of what relu gives is its derivative, and quicker than ``h > 0``.
+                slopes = below.mul_(h.sign() if self.activation == "relu" else 1 - h.square())
 
     def gradient_within(self, mask: Tensor) -> RowGradients:
         sizes = [(a + 1) * b for a, b in zip(self.sizes, self.sizes[1:], strict=False)]

@@ -22,6 +22,8 @@ from bench_figures import chosen, engine, in_turn, report, scores_of
 from torch import nn
 
 from mpifed.data.base import Dataset, Description, Shards, Split
+from mpifed.models.base import Model
+from mpifed.models.linear import Linear
 from mpifed.models.lstm import lstm
 from mpifed.models.mlp import Mlp, mlp
 from mpifed.models.mobilenet import mobilenet_v2
@@ -425,6 +427,42 @@ def cnn_scoring() -> None:
     )
 
 
+def compiled_step() -> None:
+    """One stacked step of SGD, batch 20: as models take it, by gradients, and by torch.compile."""
+    models: dict[str, tuple[Model, int]] = {
+        "perceptron": (Mlp((784, 64, 10)), 19),
+        "linear": (Linear(784, 10), 50),
+    }
+    for name, (model, rows) in models.items():
+        w = 0.02 * torch.randn(rows, model.n_parameters)
+        x, y = torch.randn(rows, 20, 784), torch.randint(0, 10, (rows, 20))
+        batch = x, y, torch.full((rows, 20), 1 / 20)
+        rates = torch.full((rows, 1), 1e-9)
+
+        def by_gradient(
+            w: torch.Tensor,
+            *batch: torch.Tensor,
+            model: Model = model,
+            rates: torch.Tensor = rates,
+        ) -> torch.Tensor:
+            return w - model.gradient(w, *batch) * rates
+
+        compiled = torch.compile(by_gradient)
+        compiled(w, *batch)
+        actions: dict[str, Callable[[], object]] = {
+            "model": lambda m=model, w=w, b=batch, r=rates: m.descend(w, *b, r),
+            "gradient": lambda f=by_gradient, w=w, b=batch: f(w, *b),
+            "compiled": lambda f=compiled, w=w, b=batch: f(w, *b),
+        }
+        measured = in_turn(actions, 8 * REPEATS)
+        for other in ("gradient", "compiled"):
+            report(
+                f"compiled_step_{name}_{other}",
+                round(ratio(measured, other, "model"), 2),
+                "times the step of the model",
+            )
+
+
 BENCHMARKS: dict[str, Callable[[], None]] = {
     f.__name__: f
     for f in (
@@ -434,6 +472,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
         mobilenet_round,
         ways_of_stepping,
         one_step,
+        compiled_step,
         cnn_hundred,
         cnn_scoring,
         mobilenet_memory,

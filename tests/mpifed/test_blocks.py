@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from mpifed.federation.clients import Draws
-from mpifed.local.minibatches import COLUMNS, LANES, never_alone
+from mpifed.local.minibatches import COLUMNS, never_alone
 from mpifed.local.options import LocalOptions
 from mpifed.local.scoring import train_losses
 from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
-from mpifed.models.loss import cross_entropy
+from mpifed.models.loss import LANES, cross_entropy
 from mpifed.models.mlp import mlp
 from mpifed.models.modules import module_model
 from mpifed.training.verification import addresses_agree, products_agree
@@ -119,13 +119,16 @@ def test_losses_and_slopes_do_not_depend_on_position(dtype, n_classes):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("build", [linear, mlp, deep])
+@pytest.mark.parametrize(
+    ("build", "width"),
+    [(linear, 128), (mlp, 128), (deep, 4 * LANES), (linear, 2), (linear, 10), (mlp, 2), (mlp, 50)],
+)
 @pytest.mark.parametrize("n_classes", [2, 5])
-def test_gradients_do_not_depend_on_the_block(make_clients, dtype, build, n_classes):
+def test_gradients_do_not_depend_on_the_block(make_clients, dtype, build, width, n_classes):
     _, description = make_clients([4], shape=(33,), n_classes=n_classes)
     model = build(description)
     generator = torch.Generator().manual_seed(1)
-    rows, width = 41, 4 * LANES
+    rows = 41
     w = torch.randn(rows, model.n_parameters, generator=generator, dtype=dtype)
     x = torch.rand(rows, width, 33, generator=generator, dtype=dtype)
     y = torch.randint(0, n_classes, (rows, width), generator=generator)
@@ -135,6 +138,15 @@ def test_gradients_do_not_depend_on_the_block(make_clients, dtype, build, n_clas
         if b - a > 1:  # the solver never computes one row alone
             part = (t[a:b].clone() for t in (w, x, y, scale))
             assert torch.equal(model.gradient(*part), whole[a:b]), (a, b)
+    rates = torch.rand(rows, 1, generator=generator, dtype=dtype)
+    moved = w.clone()
+    model.descend(moved, x, y, scale, rates)
+    torch.testing.assert_close(moved, w - rates * whole)
+    for a, b in PARTS:
+        if b - a > 1:
+            part = [t[a:b].clone() for t in (w, x, y, scale, rates)]
+            model.descend(*part)
+            assert torch.equal(part[0], moved[a:b]), (a, b)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
