@@ -1,11 +1,12 @@
 """mpifed beside other simulators of federated learning: the same FedAvg on the same samples.
 
 ``scripts/bench peers > LINES`` makes an environment for each peer (in MPIFED_PEERS, by default
-/var/tmp/mpifed-peers) and measures all in turns; ``python scripts/benchmarks/bench_peers.py LINES``
-writes docs/evidence/peers.md of the lines. Peers are programs of the folder peers, which get
-samples, a workload and a number of rounds. A round's seconds are those of a long run less those of
-a short one, over the rounds between, so that start and end do not count; CPU seconds are of all
-processes.
+/var/tmp/mpifed-peers, of the interpreter MPIFED_PYTHON) and measures all in turns;
+``python scripts/benchmarks/bench_peers.py LINES`` writes those tables of docs/evidence/peers.md for
+which there are lines. Peers are programs of the folder peers, which get samples, a workload and a
+number of rounds; one that does not install is left out. A round's seconds are those of a long run
+less those of a short one, over the rounds between, so that start and end do not count; CPU seconds
+are of all processes.
 """
 
 from __future__ import annotations
@@ -35,21 +36,38 @@ PEERS = {
     "bare loop": (None, "bare_loop.py"),
     "pfl-research": ("pfl[pytorch]", "pfl_research.py"),
     "Flower": ("flwr[simulation]", "flower.py"),
+    "FedJAX": ("fedjax jax==0.4.25 jaxlib==0.4.25 dm-haiku==0.0.12 numpy<2", "fedjax_rounds.py"),
+    "BlazeFL": ("blazefl tqdm numpy", "blazefl_rounds.py"),
 }
+JAX = "jax==0.10.2"
 MPIFED = {"mpifed": 1, "mpifed, 2 ranks": 2}
 
 HEAD = f"""# Compared with other simulators
 
 The table compares FedAvg in several simulators: all clients take part in every round, with one
 epoch of SGD on minibatches of 20. Compare CPU seconds, which are those of all processes in a round.
-Start is the wall seconds outside the rounds. Flower has a worker
-of ray for each core; the bare loop is a loop over clients in one process, as in PFLlib. Accuracies
-after {ROUNDS[1]} rounds show that the work is alike; each simulator draws its own minibatches and
-initial models. `scripts/bench peers > LINES` and
+Start is the wall seconds outside the rounds. Flower has a worker of ray for each core; BlazeFL
+trains one client after the other, and so does the bare loop, as in PFLlib. Accuracies after
+{ROUNDS[1]} rounds show that the work is alike; each simulator draws its own minibatches and initial
+models. `scripts/bench peers > LINES` and
 `python scripts/benchmarks/bench_peers.py LINES` make this page.
 
 | workload | simulator | version | CPU s | wall s | start, s | accuracy |
 | --- | --- | --- | ---: | ---: | ---: | ---: |
+"""
+
+JAX_HEAD = """
+## Compared with a program in JAX
+
+`scripts/benchmarks/peers/jax_rounds.py` is what you could write instead, a page long: `scan` over
+local steps, `vmap` over clients or `lax.map`, and `jit`. In a round each client, and each component
+of FedEM, has an epoch of SGD in float32 on minibatches that are drawn anew. Both programs use one
+core and the same samples, in turns. Figures are CPU seconds of a round, medians of several turns,
+without start and compilation; below 1.00, mpifed is the quicker. `scripts/bench jax > LINES` and
+`python scripts/benchmarks/bench_peers.py LINES` make this table.
+
+| work | `vmap` | `map` | mpifed | times `vmap` | times `map` | times FedAvg |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 
 
@@ -62,16 +80,39 @@ def environment(name: str) -> tuple[Path, str]:
     package, _ = PEERS[name]
     if package is None:
         return Path(sys.executable), f"torch {torch.__version__}"
-    place = Path(os.environ.get("MPIFED_PEERS", "/var/tmp/mpifed-peers"))
-    folder = place / name.lower().replace("-", "_")
-    python, distribution = folder / "bin" / "python", package.partition("[")[0]
-    said = f"import importlib.metadata as m; print(m.version({distribution!r}))"
-    if subprocess.run([python, "-c", said], capture_output=True, check=False).returncode:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        same = f"torch=={torch.__version__.partition('+')[0]}"
-        subprocess.run([python, "-m", "pip", "install", "--quiet", package, same], check=True)
-    found = subprocess.run([python, "-c", said], capture_output=True, text=True, check=True)
-    return python, found.stdout.strip()
+    return installed(name, *package.split(), f"torch=={torch.__version__.partition('+')[0]}")
+
+
+def interpreter(name: str) -> Path:
+    """Return where the interpreter of an environment is."""
+    folder = Path(os.environ.get("MPIFED_PEERS", "/var/tmp/mpifed-peers"))
+    return folder / name.lower().replace("-", "_") / "bin" / "python"
+
+
+def installed(name: str, *packages: str) -> tuple[Path, str]:
+    """Return the interpreter of an environment that has these packages, and the first's version."""
+    python, distribution = interpreter(name), re.split(r"[\[=]", packages[0])[0]
+    command = [python, "-c", f"import importlib.metadata as m; print(m.version({distribution!r}))"]
+    if not python.exists() or subprocess.run(command, capture_output=True, check=False).returncode:
+        source = os.environ.get("MPIFED_PYTHON", sys.executable)
+        subprocess.run([source, "-m", "venv", "--clear", python.parents[1]], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+    return python, subprocess.check_output(command, text=True).strip()
+
+
+def environments(names: Sequence[str]) -> dict[str, tuple[Path, str]]:
+    """Return interpreter and version of each, without those that do not install."""
+    import mpifed
+
+    found = {}
+    for name in names:
+        try:
+            found[name] = (
+                environment(name) if name in PEERS else (Path(sys.executable), mpifed.__version__)
+            )
+        except subprocess.CalledProcessError as error:
+            print(f"bench: {name} is left out: {error}", file=sys.stderr)
+    return found
 
 
 def spent(command: Sequence[str | Path], folder: str) -> tuple[float, float, str]:
@@ -156,12 +197,9 @@ def peers(
     """Measure all, in turns."""
     from peers.workload import SIZES, write
 
-    import mpifed
-
     set_child_subreaper = 36
     ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
-    own = (Path(sys.executable), mpifed.__version__)
-    made = {name: environment(name) if name in PEERS else own for name in names}
+    made = environments(names)
     with tempfile.TemporaryDirectory(prefix="mpifed-bench-") as folder:
         for workload, (clients, samples) in SIZES.items():
             path = Path(folder) / f"{workload}.npz"
@@ -186,7 +224,7 @@ BENCHMARKS = {"peers": peers}
 
 
 def page(figures: list[dict[str, Any]]) -> str:
-    """Return the text of the page."""
+    """Return the first part of the page: other simulators."""
     rows = []
     for one in figures:
         about = one["detail"]
@@ -196,17 +234,33 @@ def page(figures: list[dict[str, Any]]) -> str:
     return HEAD + "".join(rows)
 
 
+def table(figures: list[dict[str, Any]]) -> str:
+    """Return the second part of the page: the program in JAX."""
+    lines = [one["detail"] for one in figures]
+    return JAX_HEAD + "".join(
+        f"| {each['work']} | {each['vmap']:.4f} | {each['map']:.4f} | {each['mpifed']:.4f} | "
+        f"{each['of_vmap']:.2f} | {each['of_map']:.2f} | {each.get('of_fedavg', '')} |\n"
+        for each in lines
+    )
+
+
 def main(words: list[str]) -> int:
     """Write the page; return 2 where the lines cannot be used."""
     try:
         (lines,) = words
-        figures = [one for one in read(Path(lines)) if "workload" in one["detail"]]
-        if not figures:
-            raise ValueError("it has no figure; scripts/bench peers prints them")
+        figures = read(Path(lines))
+        simulators = [one for one in figures if "workload" in one["detail"]]
+        programs = [one for one in figures if "of_vmap" in one["detail"]]
+        if not simulators and not programs:
+            raise ValueError("it has no figure; scripts/bench jax peers prints them")
     except (OSError, ValueError) as error:
         print(f"bench_peers: {words}: {error}", file=sys.stderr)
         return 2
-    (DOCS / "peers.md").write_text(page(figures), encoding="utf-8")
+    path, mark = DOCS / "peers.md", "\n## "
+    first, _, second = path.read_text(encoding="utf-8").partition(mark)
+    first = page(simulators) if simulators else first
+    second = table(programs) if programs else mark * bool(second) + second
+    path.write_text(first + second, encoding="utf-8")
     return 0
 
 

@@ -33,6 +33,7 @@ import bench_fedmm
 import bench_flix
 import bench_gossip
 import bench_interruption
+import bench_jax
 import bench_methods
 import bench_models
 import bench_networks
@@ -332,6 +333,7 @@ for part in (
     bench_interruption,
     bench_networks,
     bench_peers,
+    bench_jax,
     bench_scale,
     bench_clients,
     bench_models,
