@@ -73,6 +73,7 @@ MEASURES = {
     "epsilon": Measure("Epsilon, of differential privacy"),
     "l2_uvp": Measure("L2-UVP (%), unexplained variance of the map", log=True),
     "cosine": Measure("Cosine, of the map with the optimal one"),
+    "test_accuracy_worst10": Measure("Worst tenth, mean accuracy of its clients", percent=True),
 }
 
 
