@@ -66,6 +66,7 @@ MEASURES = {
     "objective": Measure("Objective, on the training data", log=True),
     "test_objective": Measure("Test objective", log=True),
     "surrogate_update": Measure("Surrogate update, squared, over γ²", log=True),
+    "surrogate_update_estimate": Measure("Surrogate update, estimated from minibatches", log=True),
     "parameter_update": Measure("Parameter update, squared, over γ²", log=True),
     "simulated_seconds": Measure("Simulated seconds, of the federation"),
     "staleness_mean": Measure("Mean staleness, of what was mixed, in computations"),

@@ -25,7 +25,7 @@ from mpifed.results.run_directories import check_finished, chosen_rounds
 from mpifed.training import request
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine, computing_threads, digest
-from mpifed.training.evaluation import WORST, columns_of
+from mpifed.training.evaluation import columns_of
 from mpifed.training.run_directory import field_of, results_of
 from mpifed.training.simulated_time import COLUMN, taking_part
 from mpifed.training.train import MEASURED, describe_versions, summary_of
@@ -172,9 +172,8 @@ def verify(
         engine = _engine(recorded, configuration, start, communicator)
         origin = recorded.checkpoints[start][0].name if start else "the first state"
         say(f"repeating rounds {verdict.first} to {last} from {origin}")
-        columns = columns_of(engine.setup)
-        if WORST not in recorded.metrics.columns:  # a run of an earlier mpifed
-            columns.remove(WORST)
+        # An earlier mpifed had fewer columns.
+        columns = [c for c in columns_of(engine.setup) if c in recorded.metrics.columns]
         if columns != recorded.metrics.columns:
             verdict.differences.append("metrics.csv has other columns than such a run")
             return verdict
