@@ -3,7 +3,10 @@
 * ``server``: one copy, identical on every rank, without a client axis;
 * ``client``: rows, one for each client hosted on this rank;
 * ``shared``: averaged by the exchange: one copy under a server, rows under gossip. The exchange
-  decides, so an algorithm is written once for both.
+  decides, so an algorithm is written once for both;
+* ``follows``: of the shape of shared fields, a copy or rows, but not averaged, as a velocity of the
+  model. Were it ``server``, ranks would have rows of their clients under gossip, and were it
+  ``shared``, compressed gossip would remember replicas of it.
 
 Selecting participants, checkpointing, resuming on other ranks and digesting follow from these
 declarations and are written once, here and in ``checkpoint``. ``on_host`` copies tensors into the
@@ -28,22 +31,44 @@ State = TypeVar("State")
 
 
 def server() -> Any:
-    """Declare a field that the server owns."""
+    """Declare a field that the server owns.
+
+    It must be the same on every rank, as what ``channel.sum`` and ``channel.mean`` return is. Ranks
+    compare it whenever the state's digest is computed.
+    """
     return dataclasses.field(metadata={"owner": "server"})
 
 
 def client() -> Any:
-    """Declare a field with one row per client."""
+    """Declare a field with one row per client, which is never sent by itself."""
     return dataclasses.field(metadata={"owner": "client"})
 
 
 def shared() -> Any:
-    """Declare a field that the exchange averages."""
+    """Declare a field that the exchange averages, as the model.
+
+    It is one copy under a server and a row of each client under gossip, where
+    ``consensus_distance`` measures it and compressed messages have replicas of it.
+    """
     return dataclasses.field(metadata={"owner": "shared"})
 
 
 def follows() -> Any:
-    """Declare a field with the shape of shared ones, a copy or rows, that is not averaged."""
+    """Declare a field with the shape of shared ones, a copy or rows, that is not averaged.
+
+    Examples
+    --------
+    A velocity of the model, zeros like it under a server and under gossip:
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Moving:
+    ...     model: Tensor = shared()
+    ...     velocity: Tensor = follows()
+    >>> model = torch.zeros(3, 1, 5)
+    >>> rows = tensors(Moving(model, torch.zeros_like(model)), shared_is_rows=True)
+    >>> [(name, is_rows) for name, _, is_rows in rows]
+    [('model', True), ('velocity', True)]
+    """
     return dataclasses.field(metadata={"owner": "follows"})
 
 
@@ -230,7 +255,9 @@ def server_digest(state: Any, shared_is_rows: bool) -> bytes:
     return digest.digest()
 
 
-def client_digests(state: Any, shared_is_rows: bool, part: slice) -> bytes:
+def client_digests(
+    state: Any, shared_is_rows: bool, part: slice, rows: np.ndarray | None = None
+) -> bytes:
     """Return the SHA-256 of each of some hosted clients' rows of all fields with a client axis.
 
     Parameters
@@ -241,20 +268,23 @@ def client_digests(state: Any, shared_is_rows: bool, part: slice) -> bytes:
         As for :func:`tensors`.
     part : slice
         Positions among the hosted clients, with a start and a stop.
+    rows : ndarray of int64, optional
+        Some of ``part``, counted from its start; None for all.
 
     Returns
     -------
     bytes
         32 of each client, in their order.
     """
-    digests = [hashlib.sha256() for _ in range(part.start, part.stop)]
+    rows = np.arange(part.stop - part.start) if rows is None else rows
+    digests = [hashlib.sha256() for _ in rows]
     for name, tensor, is_rows in tensors(state, shared_is_rows):
         if is_rows and digests:
             header = f"{name} {tensor.dtype} {tuple(tensor.shape[1:])};".encode()
-            rows = _bytes(tensor[part]).reshape(len(digests), -1)
-            for digest, row in zip(digests, rows, strict=True):
+            every = _bytes(tensor[part]).reshape(part.stop - part.start, -1)
+            for digest, row in zip(digests, rows.tolist(), strict=True):
                 digest.update(header)
-                digest.update(row.data)
+                digest.update(every[row].data)
     return b"".join(digest.digest() for digest in digests)
 
 

@@ -17,7 +17,8 @@ Vectors are flat and float64. ``docs/surrogates.md`` shows how to add a problem.
 whichever clients share its rank. ``cholesky``, ``columns_in_unit_ball``, ``eigenvalues_at_least``,
 ``positive_semidefinite`` and ``simplex`` are projections and a factor that fail alike everywhere.
 
-FedMM-OT takes from here the ``Benchmark`` of transport maps and ``check_targets``.
+FedMM makes the surrogate of its option by ``maker_of``; FedMM-OT takes from here the ``Benchmark``
+of transport maps and ``check_targets``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.components.registry import checked_section, find
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.local.minibatches import COLUMNS, LANES
@@ -57,6 +59,7 @@ __all__ = [
     "columns_in_unit_ball",
     "each_row",
     "eigenvalues_at_least",
+    "maker_of",
     "padded",
     "positive_semidefinite",
     "simplex",
@@ -296,6 +299,15 @@ def padded(z: Tensor, multiple: int = LANES) -> Tensor:
     """
     missing = -len(z) % multiple
     return torch.nn.functional.pad(z, (0, 0, 0, missing)) if missing else z
+
+
+def maker_of(surrogate: Any, field: str) -> functools.partial[Any]:
+    """Return the function of a ``Description`` that an option names, with its own options.
+
+    ``field`` is the option, for messages.
+    """
+    section = checked_section("surrogate", surrogate, field)
+    return functools.partial(find("surrogate", section.name), **section.options)
 
 
 def as_surrogate(candidate: Any) -> Surrogate:

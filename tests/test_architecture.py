@@ -101,6 +101,17 @@ def test_the_tree_of_the_page_has_every_room_and_its_modules(arrows):
     assert set(re.findall(r"(\w+)/", tree)) - folders == set()
 
 
+def test_the_page_says_where_is_what():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## Where is what")[2].partition("\n## ")[0]
+    rows = [re.findall(r"`([^`]+)`", line.partition(" | ")[2]) for line in table.splitlines()[4:]]
+    rows = [words for words in rows if words]
+    assert len(rows) >= 10
+    for *paths, name in rows:
+        texts = [(ROOT / path).read_text(encoding="utf-8") for path in paths]
+        assert re.search(rf"^(class |def )?{name}\b", "\n".join(texts), re.MULTILINE), name
+
+
 def test_no_arrow_runs_upwards_or_level(arrows):
     floor = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
     wrong = [

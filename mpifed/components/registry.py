@@ -15,7 +15,8 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, cast, get_args, get_origin
@@ -35,6 +36,7 @@ from topologies.schema import check_options
 # How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``.
 SPELT = re.compile(r"[A-Za-z_]\w*(\.[\w.]*:\w+)?:\w+=")
 YEAR = re.compile(r"\b(19|20)\d\d\b")
+WITHOUT_PAPER = re.compile(r"The paper's text could not be had[^.]*\.")
 
 
 def is_component(value: Any) -> bool:
@@ -214,7 +216,8 @@ def checked_section(
                 )
     completed = getattr(component, "complete_options", None)
     if completed is not None:
-        checked = dict(completed(checked, n_training))
+        with code_of(path, name):
+            checked = dict(completed(checked, n_training))
     return Section(name, checked)
 
 
@@ -263,6 +266,21 @@ def load(target: str, field: str) -> Callable[..., Any]:
         raise CodeError(f"{field_text}: {in_words(error)}") from error
 
 
+@contextmanager
+def code_of(path: str, name: str) -> Iterator[None]:
+    """Let what the component ``name`` fails with name the component."""
+    try:
+        yield
+    except (InputError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        trace = error.__traceback__
+        for _ in range(2):  # of this function and of the one that calls the component
+            trace = trace.tb_next if trace is not None and trace.tb_next is not None else trace
+        error.__traceback__ = trace
+        raise CodeError(f"{path} '{name}': {in_words(error)}") from error
+
+
 def source(component: Callable[..., Any]) -> str:
     """Return the first sentence of the component's module if it names a year of a paper,
     else ''.
@@ -271,3 +289,11 @@ def source(component: Callable[..., Any]) -> str:
     first = " ".join(((module and module.__doc__) or "").split("\n\n")[0].split())
     first = SENTENCE.split(first)[0].removesuffix(".").replace("``", "'")
     return first if YEAR.search(first) else ""
+
+
+def written_from(component: Callable[..., Any]) -> str:
+    """Return the sentence by which a component's docstring says what it was written from in place
+    of its paper, else ''.
+    """
+    match = WITHOUT_PAPER.search(" ".join((component.__doc__ or "").split()))
+    return match[0] if match else ""

@@ -6,7 +6,14 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from mpifed.components.registry import find, find_algorithm, load, source, summary
+from mpifed.components.registry import (
+    find,
+    find_algorithm,
+    load,
+    source,
+    summary,
+    written_from,
+)
 from mpifed.components.tables import ALGORITHMS, EXCHANGES, LISTS, TABLES
 from mpifed.config.configuration import SECTIONS, Configuration
 from mpifed.config.experiments import DEFAULTS, experiment_names, read_experiment
@@ -147,8 +154,8 @@ def _of_component(kind: str, name: str, component: Callable[..., Any]) -> str:
     options = options_of(component)
     if kind != "section":
         options.pop("name", None)
-    heading, paper = _summary("", name, component), source(component)
-    return _sheet(f"{kind} {name}: {heading}" + (f"\n  {paper}" if paper else ""), options)
+    lines = [_summary("", name, component), source(component), written_from(component)]
+    return _sheet(f"{kind} {name}: " + "\n  ".join(filter(None, lines)), options)
 
 
 def _sheet(heading: str, options: Mapping[str, Parameter]) -> str:

@@ -214,21 +214,22 @@ def codes_of(work: np.ndarray) -> np.ndarray:
     The work of each client is of the data alone, not of ranks; integers (n_clients,).
     """
     total = np.concatenate([[0], np.cumsum(work)])
+    twice = 2 * total
     codes, first, end = np.zeros(len(work), np.uint64), np.array([0]), np.array([len(work)])
     bit = np.uint64(1 << 63)
     while len(first):
         inner = end - first > 1
         first, end = first[inner], end[inner]
         both = total[first] + total[end]
-        middle = np.searchsorted(2 * total, both)
-        middle -= both - 2 * total[middle - 1] <= 2 * total[middle] - both
+        middle = np.searchsorted(twice, both)
+        middle -= both - twice[middle - 1] <= twice[middle] - both
         edge = np.maximum(1, (end - first) // 4)
         middle = np.clip(middle, first + edge, end - edge)
-        turns = np.zeros(len(work) + 1, np.int64)
-        np.add.at(turns, middle, 1)
-        np.add.at(turns, end, -1)
-        codes[np.cumsum(turns[:-1]) > 0] |= bit
-        first, end = np.concatenate([first, middle]), np.concatenate([middle, end])
+        turns = np.zeros(len(work) + 1, np.int8)
+        turns[middle], turns[end] = 1, -1
+        codes[np.cumsum(turns[:-1], dtype=np.int8).view(bool)] |= bit
+        # In the order of the clients, in which searches are fast.
+        first, end = np.stack([first, middle], 1).ravel(), np.stack([middle, end], 1).ravel()
         bit >>= np.uint64(1)
     return codes
 

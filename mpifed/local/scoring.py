@@ -63,9 +63,11 @@ def client_scores(
         weights = [weights_of(i, split.x[part]) for i, part in group]
         scored = score(model.loss, z, split.y[samples], _side_by_side(weights, sizes))
         sizes_before, ids = np.cumsum([0, *sizes[:-1]]), [i for i, _ in group]
-        hits = torch.stack([scored.hits, scored.possible]).double().cpu().numpy()
-        sums[2:, ids] += np.add.reduceat(hits, sizes_before, axis=1)
-        losses = torch.stack([scored.loss, scored.nll]).double().split(sizes, 1)
+        for row, counted in ((2, scored.hits), (3, scored.possible)):
+            counts = np.add.reduceat(counted.cpu().numpy(), sizes_before, dtype=np.float64)
+            sums[row, ids] += counts
+        several = [scored.loss] if scored.nll is scored.loss else [scored.loss, scored.nll]
+        losses = torch.stack(several).double().split(sizes, 1)
         # Part by part: the bits of a sum depend on how many numbers are added.
         sums[:2, ids] += (
             torch.stack([part_losses.sum(1) for part_losses in losses], 1).cpu().numpy()

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+# Models of a mixture whose likelihoods are added one after the other.
+FEW = 4
+
 # Number of guesses in recall at 5 (Gasanov et al. 2021, section 5.3).
 TOP = 5
 
@@ -109,8 +112,13 @@ def score(loss: Loss, outputs: Tensor, y: Tensor, mixture: Tensor | None) -> Sco
 
 def mixed_nll(losses: Tensor, mixture: Tensor) -> Tensor:
     """Return -log sum_m pi_m exp(-loss_m), (...), of losses (M, ...)."""
-    weights = torch.log(aligned(mixture, losses))
-    return -torch.logsumexp((weights - losses).movedim(0, -1).contiguous(), -1)
+    joint = torch.log(aligned(mixture, losses)) - losses
+    if len(joint) > FEW:
+        return -torch.logsumexp(joint.movedim(0, -1).contiguous(), -1)
+    # The same bits, which torch's sum of at most four numbers has in this order.
+    highest = joint.amax(0)
+    highest = highest.where(highest.isfinite(), 0)
+    return -(reduce(torch.add, torch.exp(joint - highest).unbind(0)).log() + highest)
 
 
 def right_labels(

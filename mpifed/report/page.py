@@ -1,7 +1,8 @@
 """The page of a report: tables, curves, mixtures, settings, logs and commands, by ``page.html``.
 
 The template escapes all text. The page needs no other file: pictures are SVG or data URLs in it,
-and its style and script are written into it.
+and its style and script are written into it. ``report.__main__`` writes the text to
+``report.html``.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpifed.components.registry import checked_section, find
 from mpifed.data.base import Description
-from mpifed.surrogate import Surrogate, as_surrogate
+from mpifed.surrogate import Surrogate, as_surrogate, maker_of
 from mpifed.testing.data import with_names
 
 
@@ -40,5 +39,4 @@ def make_surrogate(surrogate: Any, data: Description) -> Surrogate:
     6
     """
     section = with_names(surrogate, "surrogate")
-    checked = checked_section("surrogate", section, "surrogate")
-    return as_surrogate(find("surrogate", checked.name)(data, **checked.options))
+    return as_surrogate(maker_of(section, "surrogate")(data))

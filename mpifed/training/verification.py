@@ -24,7 +24,7 @@ from mpifed.results.results import Metrics, metrics_in, read_clients, read_metri
 from mpifed.results.run_directories import check_finished, chosen_rounds
 from mpifed.training import request
 from mpifed.training.build import make
-from mpifed.training.engine import Clock, Engine, computing_threads, digest
+from mpifed.training.engine import Clock, Engine, Rows, computing_threads, digest
 from mpifed.training.evaluation import columns_of
 from mpifed.training.run_directory import field_of, results_of
 from mpifed.training.simulated_time import COLUMN, taking_part
@@ -235,7 +235,9 @@ def _compare(
     if recorded_state is not None:
         path, meta = recorded_state
         is_rows, hosted = setup.exchange.shared_is_rows, setup.federation.hosted
-        stored = digest(setup, checkpoint.read_state(path, engine.state, is_rows, hosted))
+        stored_rows = Rows(setup)
+        stored_rows.take(checkpoint.read_state(path, engine.state, is_rows, hosted))
+        stored = digest(setup, stored_rows)
         if stored != state_digest:
             same = False
             differences.append(f"{path.name} holds the state {stored}, not {state_digest}")

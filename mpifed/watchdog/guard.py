@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import ctypes
 import hashlib
-import json
 import os
 import select
 import signal
@@ -18,41 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.errors import complain
-from mpifed.watchdog import heartbeat
-from mpifed.watchdog.launcher import (
-    END_JOB,
-    PASSED_ON,
-    STOPPED,
-    Launch,
-    end_job,
-    is_stopped,
-    launched,
-    release_signals,
-    started_at,
-    stat_of,
-)
+from mpifed.watchdog import heartbeat, launcher
 
 # Seconds that the supervisor of a node may take to answer.
 ANSWERING = 10.0
 
-# Variables that launchers set for each rank begin so; all others must be equal on a node.
-LAUNCHERS = (
-    *("PMI", "OMPI_", "PRTE_", "PRRTE_", "ORTE_", "OPAL_", "SLURM", "HYD", "MPIR_", "MPIEXEC_"),
-    *("MPI_LOCAL", "I_MPI_", "MV2_", "PALS_", "FLUX_", "ALPS_"),
-)
+# What tells jobs apart that one process has started.
+JOBS = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 # What else must be equal for ranks to be forked from one process, in ``/proc/self``.
 LINKS = ("root", "cwd", "ns/ipc", "ns/mnt", "ns/net", "ns/pid", "ns/user", "ns/uts")
 
 
 class _Process:
-    """The exit code of this process once it is known, and the connection to its supervisor.
-
-    The connection is closed by the end of this process, for which the supervisor waits.
-    """
+    """The exit code of this process once it is known."""
 
     code: int | None = None
-    connection: socket.socket | None = None
 
 
 def guarded(action: Callable[[], int], preload: Callable[[], object] | None = None) -> int:
@@ -61,7 +41,7 @@ def guarded(action: Callable[[], int], preload: Callable[[], object] | None = No
     The ranks of a node are forked from one process, in which ``preload`` was called.
     """
     atexit.register(_finish)
-    launch = launched()
+    launch = launcher.launched()
     if launch is None or sys.platform != "linux":
         _Process.code = action()
         return _Process.code
@@ -69,7 +49,7 @@ def guarded(action: Callable[[], int], preload: Callable[[], object] | None = No
     connection, supervisor = _joined(launch, preload if shares else None)
     if connection is None:  # this is a rank
         if preload is None:
-            release_signals()
+            launcher.release_signals()
         try:
             _Process.code = action()
         finally:
@@ -79,11 +59,12 @@ def guarded(action: Callable[[], int], preload: Callable[[], object] | None = No
 
 
 def _joined(
-    launch: Launch, preload: Callable[[], object] | None
+    launch: launcher.Launch, preload: Callable[[], object] | None
 ) -> tuple[socket.socket | None, int]:
     """Connect to the supervisor of this node after starting it if there is none; None in a rank."""
     name = _name(launch) if launch.together > 1 else b""
     deadline, supervisor = time.monotonic() + ANSWERING, 0
+    descriptors = [0, 1, 2, *([int(os.environ["PMI_FD"])] if "PMI_FD" in os.environ else [])]
     while True:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with listening, contextlib.suppress(OSError):  # another process may have come first
@@ -100,7 +81,7 @@ def _joined(
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             connection.connect(name)
-            _send_request(launch, connection)
+            socket.send_fds(connection, [str(launch.rank).encode()], descriptors)
             return connection, supervisor
         except (ConnectionError, FileNotFoundError, BlockingIOError):
             # It does not listen yet, or has just ended.
@@ -110,13 +91,13 @@ def _joined(
             time.sleep(0.01)
 
 
-def _name(launch: Launch) -> bytes:
+def _name(launch: launcher.Launch) -> bytes:
     """Return the name at which processes meet that could stand in for each other."""
-    alike = [os.getuid(), socket.gethostname(), launch.job, launch.process]
-    with contextlib.suppress(OSError):
-        alike.append(stat_of(launch.process)[19])  # when it was started
-    alike += [sys.executable, sys.orig_argv, sys.path]
-    alike += [item for item in sorted(os.environ.items()) if not item[0].startswith(LAUNCHERS)]
+    started = launcher.stat_of(launch.process)[19:20]
+    alike = [os.getuid(), socket.gethostname(), launch.process, started]
+    alike += [sys.executable, sys.orig_argv, sys.path, *map(os.environ.get, JOBS)]
+    variables = sorted(os.environ.items())
+    alike += [item for item in variables if not item[0].startswith(launcher.LAUNCHERS)]
     with contextlib.suppress(OSError):
         alike.append(Path("/proc/self/cgroup").read_text(errors="replace"))
     alike += [os.readlink(f"/proc/self/{name}") for name in LINKS]
@@ -124,35 +105,18 @@ def _name(launch: Launch) -> bytes:
     return b"\0mpifed-" + hashlib.blake2b(repr(alike).encode(), digest_size=16).hexdigest().encode()
 
 
-def _send_request(launch: Launch, connection: socket.socket) -> None:
-    """Ask for a rank with the environment, the streams and the processors of this process."""
-    numbers = [0, 1, 2]
-    if "PMI_FD" in os.environ:
-        numbers.append(int(os.environ["PMI_FD"]))
-    request = {
-        "rank": launch.rank,
-        "environment": dict(os.environ),
-        "processors": sorted(os.sched_getaffinity(0)),
-        "began": started_at(),
-    }
-    # A message of a socket may be smaller than an environment. ``os`` of Pythons that were built
-    # with an old C library, such as conda's, has no ``memfd_create``.
-    with open(ctypes.CDLL(None).memfd_create(b"mpifed-request", 0), "wb") as file:
-        file.write(json.dumps(request).encode())
-        file.flush()
-        socket.send_fds(connection, [b"\0"], [file.fileno(), *numbers])
+def _exit_code(launch: launcher.Launch, connection: socket.socket, supervisor: int) -> int:
+    """Pass signals on until the rank has ended; return its exit code.
 
-
-def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> int:
-    """Pass signals on until the rank has ended; return its exit code."""
+    The handler holds the connection until this process ends, for which the supervisor waits.
+    """
 
     def pass_on(number: int, frame: Any) -> None:
         with contextlib.suppress(OSError):
             connection.send(bytes([number]))
 
-    for signal_name in PASSED_ON:
-        signal.signal(getattr(signal, signal_name), pass_on)
-    _Process.connection = connection
+    for number in launcher.PASSED_ON:
+        signal.signal(number, pass_on)
     answer = _await_answer(connection, supervisor)
     if not answer:
         # A launcher may be about to kill this process too: it takes up to a second, or a few where
@@ -165,9 +129,9 @@ def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> in
             ended, status = os.waitpid(supervisor, os.WNOHANG)
             line += f" with code {os.waitstatus_to_exitcode(status)}" if ended else ""
         complain("mpifed", line)
-    if not answer or answer == END_JOB:
+    if not answer or answer == launcher.END_JOB:
         sys.stderr.flush()
-        end_job()
+        launcher.end_job()
     return answer[0]
 
 
@@ -175,8 +139,8 @@ def _await_answer(connection: socket.socket, supervisor: int) -> bytes:
     """Return the supervisor's answer; empty where it has ended or, started here, stays stopped."""
     stopped = 0
     while not select.select([connection], [], [], 1.0 if supervisor else None)[0]:
-        stopped = stopped + 1 if is_stopped(supervisor) else 0
-        if stopped > STOPPED:
+        stopped = stopped + 1 if launcher.is_stopped(supervisor) else 0
+        if stopped > launcher.STOPPED:
             os.kill(supervisor, signal.SIGKILL)
     with contextlib.suppress(OSError):
         try:

@@ -64,19 +64,18 @@ class _Link:
         connection.setblocking(False)
         self.connection, self._key, self._leads = connection, key, leads
         self.host: Host | None = None
-        self.age, self.proven, self.begun = 0.0, False, False
+        self.age, self.sent, self.read = 0.0, 0, 0
         self._challenge = self._unsent = secrets.token_bytes(CHALLENGE)
         self._answer = self._received = b""  # the challenge of the other end comes first
-        self._sent = self._read = 0
 
     def send(self, kind: int, host: Host) -> None:
         """Send a message, unless the other end may be a stranger or does not read."""
-        answers = self._answer and (self.proven or not self._leads)
+        answers = self._answer and (self.read or not self._leads)
         if answers and (len(self._unsent) <= CHALLENGE or kind == ENDS):
             texts = (text.encode(errors="replace") for text in (host.name, host.clients))
             content = MESSAGE.pack(kind, host.rank, host.round, *texts)
-            self._unsent += content + self._proof(self._leads, self._sent, content)
-            self._sent, self.begun = self._sent + 1, True
+            self._unsent += content + self._proof(self._leads, self.sent, content)
+            self.sent += 1
         if self._unsent:
             with contextlib.suppress(OSError):  # it is not connected yet, or no longer
                 self._unsent = self._unsent[self.connection.send(self._unsent) :]
@@ -93,9 +92,9 @@ class _Link:
         while self._answer and len(self._received) >= FRAME:
             frame, self._received = self._received[:FRAME], self._received[FRAME:]
             content, proof = frame[: MESSAGE.size], frame[MESSAGE.size :]
-            if not hmac.compare_digest(proof, self._proof(not self._leads, self._read, content)):
+            if not hmac.compare_digest(proof, self._proof(not self._leads, self.read, content)):
                 raise ConnectionAbortedError
-            self._read, self.proven = self._read + 1, True
+            self.read += 1
             kind, rank, round, *texts = MESSAGE.unpack(content)
             name, clients = (text.rstrip(b"\0").decode(errors="replace") for text in texts)
             yield kind, Host(rank, one_line(name), one_line(clients, TEXTS["clients"]), round)
@@ -108,20 +107,15 @@ class _Link:
         )
 
 
-def _own_address() -> str:
-    """Return the address of this host's name; where that is none of a network, an interface's."""
+def _addresses() -> Iterator[str]:
+    """Yield the address of this host's name, and those of its interfaces."""
     with contextlib.suppress(OSError):
-        address = socket.gethostbyname(socket.gethostname())
-        if not address.startswith("127."):
-            return address
+        yield socket.gethostbyname(socket.gethostname())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
                 answer = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", name.encode()))
-                address = socket.inet_ntoa(answer[20:24])
-                if not address.startswith("127."):
-                    return address
-    return "127.0.0.1"  # it has no network, and no other host is reached
+                yield socket.inet_ntoa(answer[20:24])
 
 
 class Hosts:
@@ -139,7 +133,9 @@ class Hosts:
         if self._launch.size == 1:
             return ""
         self._key = secrets.token_bytes(32)
-        host = "127.0.0.1" if self._launch.on_one_host else _own_address()
+        host = "127.0.0.1"
+        if not self._launch.on_one_host:  # one of a network, without which no other host is reached
+            host = next((each for each in _addresses() if not each.startswith("127.")), host)
         with contextlib.suppress(OSError):
             self._listening = socket.create_server((host, 0), backlog=socket.SOMAXCONN)
             self._listening.setblocking(False)
@@ -157,28 +153,26 @@ class Hosts:
         if beats:
             self._since = 0.0
             if self._leader is not None and not self._links:
-                self._connect(self._leader)
+                self._links.append(_Link(socket.socket(), self._key, leads=False))
+                self._links[0].connection.connect_ex(self._leader)  # which goes on meanwhile
         for link in list(self._links):
             link.age += passed
             if link.host is not None:
                 link.host.silent += passed
-            self._receive(link)
+            unproven = self._listening is not None and not link.read and link.age > PROVING
+            if not self._receive(link) or unproven:
+                self._drop(link)
         self._admit()
         for link in self._links:
-            if beats or not link.begun:
+            if beats or not link.sent:
                 link.send(BEATS, this_host)
-
-    def _connect(self, leader: tuple[str, int]) -> None:
-        connection = socket.socket()
-        self._links.append(_Link(connection, self._key, leads=False))
-        connection.connect_ex(leader)  # which goes on meanwhile
 
     def _admit(self) -> None:
         """Accept all that have come; of too many strangers random ones go."""
         if self._listening is None:
             return
         most = self._launch.size - 1 + STRANGERS
-        strangers = [link for link in self._links if not link.proven]
+        strangers = [link for link in self._links if not link.read]
         with contextlib.suppress(OSError):
             for _ in range(socket.SOMAXCONN):
                 strangers.append(_Link(self._listening.accept()[0], self._key, leads=True))
@@ -186,7 +180,8 @@ class Hosts:
                 if len(self._links) > most:
                     self._drop(strangers.pop(secrets.randbelow(len(strangers))))
 
-    def _receive(self, link: _Link) -> None:
+    def _receive(self, link: _Link) -> bool:
+        """Receive messages; return whether the link is still of use."""
         try:
             for kind, host in link.received():
                 self._leader = None
@@ -194,32 +189,22 @@ class Hosts:
                 link.host = host if kind == BEATS else None
         except OSError:
             # A host without a connection stays, silent, unless it has taken leave.
-            if link.host is None:
-                self._drop(link)
-        if self._listening is not None and not link.proven and link.age > PROVING:
-            self._drop(link)
+            return link.host is not None
+        return True
 
     def _drop(self, link: _Link) -> None:
         link.connection.close()
-        if link in self._links:
-            self._links.remove(link)
+        self._links.remove(link)
 
     def lost(self) -> list[Host]:
         """Return the hosts that have been silent for too long."""
         hosts = [link.host for link in self._links if link.host is not None]
         return [host for host in hosts if host.silent > self._patience]
 
-    def _send(self, kind: int) -> None:
+    def send(self, kind: int) -> None:
+        """End the ranks of other hosts, or take leave: those of this host have ended in order."""
         for link in self._links:
             link.send(kind, Host(0, "", "", -1))
-
-    def end(self) -> None:
-        """End the ranks of all other hosts."""
-        self._send(ENDS)
-
-    def leave(self) -> None:
-        """Take leave: the ranks of this host have ended in order."""
-        self._send(LEAVES)
 
     def close(self) -> None:
         """Close the connections."""

@@ -7,15 +7,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
-import select
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+import time
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple
 
 from mpifed.errors import EXIT_FAILED, InputError
 from topologies.job_environment import SIZE_VARIABLES, in_environment
@@ -25,12 +23,21 @@ LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
+# Variables that launchers set for each rank begin so; all others must be equal on a node.
+LAUNCHERS = (
+    *("PMI", "OMPI_", "PRTE_", "PRRTE_", "ORTE_", "OPAL_", "SLURM", "HYD", "MPIR_", "MPIEXEC_"),
+    *("MPI_LOCAL", "I_MPI_", "MV2_", "PALS_", "FLUX_", "ALPS_"),
+)
+
 # Seconds that ``scancel`` may take.
 CANCELLING = 10.0
 
 
 # Signals that a process passes on to its rank.
-PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT")
+PASSED_ON = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+    *(signal.SIGTERM, signal.SIGCONT),
+)
 
 # Processes that start ranks, the outermost of which a user waits for: MPICH's, Open MPI's, PRRTE's.
 NAMES = (
@@ -47,20 +54,8 @@ LEAVING = 5.0
 # What is added to the score, of 1000, by which the kernel chooses whom it kills for memory.
 BEFORE_OTHERS = 500
 
-# Files that count the processes of a control group that were killed so, of both versions.
-OOM_FILES = {
-    "": "/sys/fs/cgroup{}/memory.events",
-    "memory": "/sys/fs/cgroup/memory{}/memory.oom_control",
-}
-
 # What a supervisor sends to a process that is to end its job by the launcher, in place of a code.
 END_JOB = b"end the job"
-
-
-class _Held:
-    """The signals that were blocked before others were held back."""
-
-    mask: set[int | signal.Signals] | None = None
 
 
 class Launch(NamedTuple):
@@ -69,7 +64,6 @@ class Launch(NamedTuple):
     rank: int
     size: int
     local_size: int | None
-    job: str
     process: int
 
     @property
@@ -98,63 +92,61 @@ def launched() -> Launch | None:
     local_size = in_environment(LOCAL_SIZE_VARIABLES)
     if local_size is None and in_environment(("SLURM_STEP_NUM_NODES",)) == 1:
         local_size = size
-    process, job = _pmi_process(), os.environ.get("PMIX_NAMESPACE")
-    if process is not None:
-        job = f"pmi {process}"
-    elif job is None and "SLURM_STEP_ID" in os.environ:
-        job = f"step {os.environ.get('SLURM_JOB_ID')}.{os.environ['SLURM_STEP_ID']}"
-    return Launch(rank, size, local_size, job or f"parent {os.getppid()}", process or os.getppid())
+    return Launch(rank, size, local_size, _pmi_process() or os.getppid())
 
 
-def _pmi_process() -> int | None:
-    """The process that made the connection ``PMI_FD``, if there is one."""
+def _pmi_process() -> int:
+    """Return the process that made the connection ``PMI_FD``; zero where none can be seen."""
     number = in_environment(("PMI_FD",))
-    if number is None or sys.platform != "linux":
-        return None
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
-        return peer_of(connection)[0] or None  # zero: from another space of process numbers
-    return None
+    if number is not None and sys.platform == "linux":
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+            return peer_of(connection)[0]
+    return 0
 
 
 def peer_of(connection: socket.socket) -> tuple[int, ...]:
     """Return the process and the user at the other end of a connection on this host."""
-    form = struct.Struct("3i")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
-    return form.unpack(credentials)[:2]
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return struct.unpack("3i", credentials)[:2]
 
 
-def watch_process(process: int) -> Any:
-    """Open a file that becomes readable when a process ends; None where the system has none."""
-    if hasattr(os, "pidfd_open"):
-        with contextlib.suppress(OSError):
-            return os.fdopen(os.pidfd_open(process), "rb", buffering=0)
-    return None
+def variables_of(process: int) -> dict[str, str]:
+    """Return the variables that a launcher has set for a process."""
+    texts = os.fsdecode(Path(f"/proc/{process}/environ").read_bytes()).split("\0")
+    pairs = (text.partition("=") for text in texts)
+    return {name: value for name, _, value in pairs if name.startswith(LAUNCHERS)}
 
 
-def started_at() -> float:
-    """Return when this process began, in seconds since the system was started; else -1."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(stat_of("self")[19]) / os.sysconf("SC_CLK_TCK")
-    return -1.0
+def started_at(process: int | str) -> float:
+    """Return when a process began, in seconds since the system was started; else -1."""
+    began = stat_of(process)[19:20]
+    return int(began[0]) / os.sysconf("SC_CLK_TCK") if began else -1.0
 
 
 def stat_of(process: int | str) -> list[str]:
-    """Return the fields of ``/proc/PROCESS/stat`` from the state on, the third of proc(5)."""
-    text = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
-    return text.rsplit(")", 1)[1].split()  # the name before may have spaces and brackets
+    """Return the fields of ``/proc/PROCESS/stat`` from the state on, the third of proc(5); none
+    where there is no such process.
+    """
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+        return text.rsplit(")", 1)[1].split()  # the name before may have spaces and brackets
+    return []
 
 
 def is_stopped(process: int) -> bool:
     """Return whether a process is stopped, as by SIGSTOP."""
-    with contextlib.suppress(OSError):
-        return stat_of(process)[0] == "T"
-    return False
+    return stat_of(process)[:1] == ["T"]
+
+
+def has_ended(process: int) -> bool:
+    """Return whether there is no such process, or none but for its parent to hear of its end."""
+    return stat_of(process)[:1] in ([], ["X"], ["Z"])
 
 
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when ``parent``, which has just started it, ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(EXIT_FAILED)
 
@@ -167,15 +159,14 @@ def adopt_orphans() -> None:
 def kill_children() -> None:
     """Kill the processes that this one is the parent of, and those that it becomes so by that."""
 
-    def children() -> Iterator[int]:
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                if stat_of(entry.name)[1] == str(os.getpid()):
-                    yield int(entry.name)
+    def children() -> list[int]:
+        processes = map(int, filter(str.isdecimal, os.listdir("/proc")))
+        return [each for each in processes if stat_of(each)[1:2] == [str(os.getpid())]]
 
-    while alive := list(children()):
+    while alive := children():
         for child in alive:
             os.kill(child, signal.SIGKILL)
+        for child in alive:
             os.waitpid(child, 0)
 
 
@@ -187,15 +178,10 @@ def die_before_others() -> None:
 
 
 def oom_kills() -> int:
-    """Return how many processes of this control group were killed since memory was full."""
-    kills = 0
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text(errors="replace").splitlines():
-            _, controllers, group = line.split(":", 2)
-            with contextlib.suppress(OSError, KeyError):
-                counts = Path(OOM_FILES[controllers].format(group)).read_text()
-                kills += sum(map(int, re.findall(r"^oom_kill (\d+)$", counts, re.M)))
-    return kills
+    """Return how many processes of this node were killed since memory was full, also a group's."""
+    with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as counts:
+        return sum(int(line.split()[1]) for line in counts if line.startswith("oom_kill "))
+    return 0
 
 
 def name_process(name: str) -> None:
@@ -203,7 +189,7 @@ def name_process(name: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()))
 
 
-def end_job() -> NoReturn:
+def end_job() -> None:
     """Make the launcher end the ranks of other hosts, which before MPI nothing else reaches."""
     step = os.environ.get("SLURM_STEP_ID")
     if step is not None and in_environment(LOCAL_SIZE_VARIABLES) is None:
@@ -213,7 +199,6 @@ def end_job() -> NoReturn:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(words, check=False, capture_output=True, timeout=CANCELLING)
     os.kill(os.getpid(), signal.SIGKILL)
-    os._exit(EXIT_FAILED)
 
 
 def outermost_launcher(process: int) -> int:
@@ -227,19 +212,18 @@ def outermost_launcher(process: int) -> int:
 
 def end_launcher(process: int) -> None:
     """Kill a launcher that does not end by itself, since it waits for a host that is lost."""
-    watched = watch_process(process) if process else None
-    if watched is not None and not select.select([watched], [], [], LEAVING)[0]:
+    latest = time.monotonic() + LEAVING
+    while not has_ended(process) and time.monotonic() < latest:
+        time.sleep(0.1)
+    if not has_ended(process):
         os.kill(process, signal.SIGKILL)
 
 
 def hold_signals() -> None:
     """Block what is passed on, here and in processes forked from this one."""
-    numbers = [getattr(signal, name) for name in PASSED_ON]
-    _Held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
 
 
 def release_signals() -> None:
     """Deliver, in a rank that can now handle signals, what has come since it was forked."""
-    if _Held.mask is not None:
-        mask, _Held.mask = _Held.mask, None
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)

@@ -38,7 +38,7 @@ def remove_segments(paths: Iterable[str]) -> None:
 
 
 def remove_abandoned() -> None:
-    """Remove files of this user that no process uses: their job was killed with all its guards."""
+    """Remove files of this user that no process uses: all processes of their job were killed."""
     latest = time.time() - SETTLED
     left = set()
     # Nothing is removed where, say, this process may open no more files.

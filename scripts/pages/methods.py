@@ -13,6 +13,7 @@ import sys
 import typing
 from pathlib import Path
 
+from mpifed.components.registry import find, written_from
 from mpifed.components.tables import (
     AGGREGATORS,
     ALGORITHMS,
@@ -39,6 +40,7 @@ Choose a method with `algorithm=NAME`. Its link has its equations,
 * **state**: whether a client keeps more than momentum or moments from round to round.
 * **also in**: which of thirteen public repositories have it too, by their files on
   27 November 2026.
+* **†**: [written without the paper's text](#written-without-the-papers-text).
 
 FedYogi, FedAdagrad and FedAvgM are `fedavg` with
 [`server_optimizer=yogi`, `adagrad` and `momentum`](baselines/one_model.md#server-optimizers).
@@ -229,6 +231,17 @@ with `muon`, DFedSAM `local.sam_radius`. Other options, not looked for elsewhere
 (LoRA), and `privacy` by gossip.
 """
 
+# What stands in place of a paper, by the components' docstrings.
+WITHOUT_PAPER = """
+## Written without the paper's text
+
+Of the components marked †, the paper's text could not be had. They are from other sources, and may
+differ from the paper. What is assumed stands in the docstring of the module.
+
+| | from |
+| --- | --- |
+"""
+
 KINDS = {
     "corrections of gossip": CORRECTIONS,
     "schedules": SCHEDULES,
@@ -274,6 +287,12 @@ def kept(method: type[Algorithm]) -> list[str]:
     return [field.name for field in fields if field.metadata.get("owner") == "client"]
 
 
+def origin(kind: str, name: str) -> str:
+    """Return what a component was written from in place of its paper, else ''."""
+    component = algorithm_class(name) if kind == "algorithm" else find(kind, name)
+    return written_from(component).partition("this is from ")[2].removesuffix(".")
+
+
 def elsewhere(name: str) -> list[str]:
     """Return the names of other public code that has a method or component."""
     return [library for library, names in ELSEWHERE.items() if name in names.split()]
@@ -296,7 +315,7 @@ def row(name: str) -> str:
     allowed = method.exchanges or ("server", "gossip")
     works = "-" if not method.communicates else "both" if len(allowed) == 2 else allowed[0]
     cells = [
-        f"[`{name}`]({place(name)})",
+        f"[`{name}`]({place(name)})" + "†" * bool(origin("algorithm", name)),
         learns,
         sends,
         works,
@@ -317,12 +336,20 @@ def text() -> str:
         found: dict[str, list[str]] = {"": []}
         for name in table:
             if name not in ("none", "identity"):
-                found.setdefault(", ".join(elsewhere(name)), []).append(f"`{name}`")
+                mark = "†" * (table is CORRECTIONS and bool(origin("correction", name)))
+                found.setdefault(", ".join(elsewhere(name)), []).append(f"`{name}`{mark}")
         alone = ", ".join(found.pop(""))
         cells = [f"{', '.join(names)}: {at}" for at, names in found.items()]
         kinds.append(f"| {kind} | {'; '.join(cells)} | {alone} |")
-    parts = [*head, *rows, COMPONENTS + "\n".join(kinds), DIFFER, OPTIONS]
-    return HEAD + "\n".join(parts)
+    sources = {
+        name: origin(kind, name)
+        for kind, table in (("algorithm", ALGORITHMS), ("correction", CORRECTIONS))
+        for name in table
+    }
+    unread = [f"| `{name}` | {origin} |" for name, origin in sources.items() if origin]
+    without_paper = WITHOUT_PAPER + "\n".join(unread)
+    parts = [*head, *rows, COMPONENTS + "\n".join(kinds), DIFFER, OPTIONS.rstrip(), without_paper]
+    return HEAD + "\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

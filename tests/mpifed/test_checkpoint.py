@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from commands import STORED, TINY, call
+from engine_runs import prepared
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -26,8 +27,9 @@ from mpifed.checkpoint.files import parts
 from mpifed.checkpoint.integrity import Damaged
 from mpifed.config.experiments import parse_overrides
 from mpifed.errors import RunError
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.mpi.communicator import Alone, world
+from mpifed.training.engine import Rows, digest
 
 # One place for all examples of a test: the file there is always written anew.
 EXAMPLES = settings(
@@ -374,3 +376,30 @@ def test_a_foreign_run_directory_is_not_gone_on_with(tmp_path, capfd):
         assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
         assert "config.yaml" in outcome.messages[0]
     assert (target / "metrics.csv").read_bytes() == before
+
+
+UNLIKE = {
+    "network": {"latency": 0.05, "bandwidth": 1e5},
+    "compute": {"name": "lognormal", "seconds": 0.1, "client_sigma": 0.8, "round_sigma": 0.3},
+}
+RING = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
+
+
+@pytest.mark.parametrize(
+    ("method", "exchange", "more"),
+    [
+        ("scaffold", "server", {"local": {"momentum": 0}}),
+        ("fedavg", "server", {"compression": {"name": "top_k", "fraction": 0.3}}),
+        ("fedem", RING, {}),
+        ("fedavg", {**RING, "asynchrony": "wait_free"}, UNLIKE),
+    ],
+)
+def test_the_digest_is_that_of_all_clients_whoever_took_part(method, exchange, more):
+    engine, seen = prepared(method, exchange, **more, participation=0.5), set()
+    for _ in range(4):
+        seen.add(engine.digest())
+        engine.advance()
+        everyone = Rows(engine.setup)
+        everyone.take(engine.state)
+        assert engine.digest() == digest(engine.setup, everyone)
+    assert len(seen) == 4

@@ -23,6 +23,7 @@ from mpifed.errors import RunError
 from mpifed.method import Predictor
 from mpifed.method.checks import checked_predictor
 from mpifed.models.linear import linear
+from mpifed.models.loss import mixed_nll
 from mpifed.mpi.communicator import Alone
 from mpifed.training.evaluation import (
     COLUMNS,
@@ -382,3 +383,16 @@ def test_optima_of_other_training_samples_are_refused(tmp_path, capfd):
     outcome = call(["flix-tags", *words, "--output", tmp_path / "held"], capfd)
     assert outcome.code == 2
     assert re.search("evaluation.validation_fraction.* 0.0.* 0.25", outcome.messages[0])
+
+
+@pytest.mark.parametrize("models", range(1, 7))
+def test_a_mixtures_likelihood_has_the_bits_of_a_sum_of_each_sample_alone(models):
+    generator = torch.Generator().manual_seed(models)
+    for size in (1, 3, 7, 33, 250):
+        losses = 90 * torch.rand(models, size, generator=generator)
+        losses[0, ::3] = torch.inf
+        mixture = torch.rand(models, generator=generator)
+        mixture[-1] = 0
+        joint = torch.log(mixture)[:, None] - losses
+        alone = torch.stack([-torch.logsumexp(joint[:, i].clone(), 0) for i in range(size)])
+        assert torch.equal(mixed_nll(losses, mixture), alone)

@@ -44,7 +44,7 @@ from mpifed.mpi.communicator import spare_memory
 from mpifed.watchdog import heartbeat
 from mpifed.watchdog.guard import _await_answer
 from mpifed.watchdog.heartbeat import STALL_LIMIT, Page, new_pages, raise_if_stop_requested
-from mpifed.watchdog.hosts import LATER, MESSAGE, SILENCE, Host, Hosts
+from mpifed.watchdog.hosts import ENDS, LATER, LEAVES, MESSAGE, SILENCE, Host, Hosts
 from mpifed.watchdog.launcher import Launch, launched
 from mpifed.watchdog.shared_memory import (
     DIRECTORY,
@@ -382,7 +382,7 @@ def test_a_page_shows_what_a_rank_does(monkeypatch):
 
 
 def test_a_rank_that_computes_is_blamed_before_one_that_waits():
-    busy, waits = (_Rank(0, page, {}, []) for page in new_pages(2))
+    busy, waits = (_Rank(0, page) for page in new_pages(2))
     one, other = Page(steps=1, limit=4.0), Page(steps=1, limit=4.0, waiting=1)
     for _ in range(8):
         assert busy.fault(one, 0.5) is None
@@ -395,7 +395,7 @@ def test_a_rank_that_computes_is_blamed_before_one_that_waits():
 
 
 def test_the_end_of_a_rank_has_a_limit_of_its_own():
-    rank, page = _Rank(0, Page(), {}, []), Page(steps=5, ending=1, limit=1.0)
+    rank, page = _Rank(0, Page()), Page(steps=5, ending=1, limit=1.0)
     assert rank.fault(page, ENDING) is None
     assert "stall_limit" in rank.fault(page, 1.0)
     page.limit = math.inf
@@ -407,7 +407,7 @@ def test_the_end_of_a_rank_has_a_limit_of_its_own():
 
 def hosts(count: int) -> tuple[list[Hosts], str]:
     """The supervisors of ``count`` hosts of one rank each, the first with rank 0."""
-    supervisors = [Hosts(Launch(rank, count, count, "job", 0)) for rank in range(count)]
+    supervisors = [Hosts(Launch(rank, count, count, 0)) for rank in range(count)]
     return supervisors, supervisors[0].listen()
 
 
@@ -447,11 +447,11 @@ def test_a_host_that_falls_silent_is_missed_and_only_that(lost):
 
 def test_an_end_reaches_all_hosts_and_a_host_that_leaves_is_not_missed():
     supervisors, leader = connected(3)
-    supervisors[2].leave()
+    supervisors[2].send(LEAVES)
     supervisors[2].close()
     for _ in range(60):
         assert beat(supervisors[:2], leader, 1.0) == [[], []]
-    supervisors[1].end()
+    supervisors[1].send(ENDS)
     beat(supervisors[:1], leader, 1.0)
     beat(supervisors[:1], leader, 1.0)
     assert supervisors[0].ended
@@ -515,7 +515,7 @@ def test_the_key_of_a_job_is_on_no_wire_and_what_was_heard_is_of_no_use():
         for step in range(40):
             beat(supervisors, leader, 0.1 if step < 20 else 1.0)
             stranger.work()
-        supervisors[1].end()
+        supervisors[1].send(ENDS)
         stranger.work()
         by_member, by_leader = stranger.seen
         *_, key = json.loads(leader)
@@ -530,7 +530,7 @@ def test_the_key_of_a_job_is_on_no_wire_and_what_was_heard_is_of_no_use():
                     supervisors[0].look(Host(0, "host 0", "", 7), "", 0.1)
                 assert len(again.recv(1 << 16)) == 32
                 assert again.recv(1) == b""
-        supervisors[0].end()
+        supervisors[0].send(ENDS)
     assert not supervisors[0].ended
 
 
@@ -592,7 +592,7 @@ def test_any_content_of_a_message_of_the_job_is_understood(content):
     """Even a supervisor that has the key can send only what can be printed on one line."""
     supervisors, leader = connected(2)
     (link,) = supervisors[1]._links
-    link.connection.sendall(content + link._proof(False, link._sent, content))
+    link.connection.sendall(content + link._proof(False, link.sent, content))
     for _ in range(int(SILENCE) + 5):
         supervisors[0].look(Host(0, "host 0", "", 7), leader, 1.0)
     assert supervisors[0].ended == (content[0] == 1)

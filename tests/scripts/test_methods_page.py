@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
+
+from mpifed.testing import find_item, run_command
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "pages" / "methods.py"))
@@ -15,6 +18,28 @@ SCRIPT = runpy.run_path(str(ROOT / "scripts" / "pages" / "methods.py"))
 def test_the_page_of_methods_is_up_to_date():
     said = "python scripts/pages/methods.py writes docs/methods.md anew"
     assert SCRIPT["text"]() == (ROOT / "docs" / "methods.md").read_text(encoding="utf-8"), said
+
+
+def test_what_was_written_without_its_paper_is_marked(capsys):
+    """Each module that says so has a class that the page marks, and ``--list`` says it too."""
+    unread = re.compile(
+        r"paper('s \w+| itself) could not\s+be had|abstracts?( alone)?\s+could be had"
+    )
+    components = {
+        name: find_item(kind, name)
+        for kind, table in (
+            ("algorithm", SCRIPT["ALGORITHMS"]),
+            ("correction", SCRIPT["CORRECTIONS"]),
+        )
+        for name in table
+    }
+    modules = {each.__module__ for each in components.values()}
+    said = {each for each in modules if unread.search(sys.modules[each].__doc__ or "")}
+    _, _, table = SCRIPT["text"]().partition("# Written without the paper's text\n")
+    marked = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert {components[name].__module__ for name in marked} == said and len(said) > 5
+    assert run_command(["run", "--list", "noloco"]) == 0
+    assert "text could not be had: this is from" in capsys.readouterr().out
 
 
 SECTIONS = [

@@ -4,15 +4,14 @@ import pytest
 
 from topologies import build_graph, edge_array, fmmc
 from topologies.weights import fastest_mixing
-from topologies.weights.fastest_mixing import (
+from topologies.weights.candidates import feasible_bound
+from topologies.weights.patterns import Pattern, SparsePattern
+from topologies.weights.primal_dual import sparse_iterates
+from topologies.weights.projections import (
     Multipliers,
-    Pattern,
     Scales,
-    SparsePattern,
-    feasible_bound,
     project_admissible,
     project_scaled,
-    sparse_iterates,
 )
 
 

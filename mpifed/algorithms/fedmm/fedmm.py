@@ -44,14 +44,10 @@ from mpifed.method import (
     Predictor,
     Requirement,
     ServerChannel,
-    checked_section,
-    computed_once,
-    find,
     to_server,
-    total,
 )
 from mpifed.model import NoModel, batches, chosen
-from mpifed.surrogate import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
+from mpifed.surrogate import LinAlgError, MadeWithTarget, Surrogate, as_surrogate, maker_of
 
 # Exceptions of factorisations, those of torch and those of surrogates.
 FAILURES = (LinAlgError, RunError)
@@ -78,8 +74,8 @@ def find_facts(
         rows = torch.zeros(len(clients), size, dtype=torch.float64)
         for i in range(len(clients)):
             rows[i] = surrogate.facts(samples_of(i), block)
-        means.append(total(clients, rows, weights))
-    return computed_once(clients, lambda: surrogate.conclude(torch.cat(means)))
+        means.append(clients.total(rows, weights))
+    return clients.computed_once(lambda: surrogate.conclude(torch.cat(means)))
 
 
 def sample_of(data: Description, with_target: bool) -> Description:
@@ -165,7 +161,7 @@ def training_objective(
 ) -> float:
     """Return the objective on all training samples; collective."""
     means = risks(surrogate, theta, clients.shards.train, clients, with_target)
-    return float(total(clients, means, weights)[0]) + surrogate.penalty(theta)
+    return float(clients.total(means, weights)[0]) + surrogate.penalty(theta)
 
 
 def test_objective(
@@ -175,7 +171,7 @@ def test_objective(
     counts = torch.from_numpy(clients.shards.test.counts[clients.rows]).double()
     means = risks(surrogate, theta, clients.shards.test, clients, with_target)
     weights = counts if by_samples else (counts > 0).double()
-    summed, mass = total(clients, torch.cat([means, torch.ones_like(means)], 1), weights)
+    summed, mass = clients.total(torch.cat([means, torch.ones_like(means)], 1), weights)
     return float(summed / mass) + surrogate.penalty(theta) if mass else None
 
 
@@ -271,12 +267,9 @@ class FedMM(Algorithm[Channel]):
         online: bool = False,
         client_weights: Literal["uniform", "samples"] = "uniform",
     ) -> None:
-        section = checked_section("surrogate", surrogate, "algorithm.surrogate")
-        make = find("surrogate", section.name)
-        self.with_target = isinstance(make, MadeWithTarget)
-        self.surrogate = as_surrogate(
-            make(sample_of(model.data, self.with_target), **section.options)
-        )
+        make = maker_of(surrogate, "algorithm.surrogate")
+        self.with_target = isinstance(make.func, MadeWithTarget)
+        self.surrogate = as_surrogate(make(sample_of(model.data, self.with_target)))
         self.step_rule, self.step = step_rule, step
         self.step_option, self.unused = "algorithm.step", []
         if step_rule.startswith("inverse"):
@@ -287,7 +280,7 @@ class FedMM(Algorithm[Channel]):
                 )
         if model.data.task != "unlabelled" and not self.with_target:
             self.unused.append(
-                f"surrogate {section.name} describes the inputs alone: the targets of "
+                f"{type(self.surrogate).__name__} describes the inputs alone: the targets of "
                 f"'{model.data.source}' are not used"
             )
         self.rate, self.batch, self.online = control_variate_rate, batch, online
@@ -583,7 +576,7 @@ class FedMMTheta(FedMM):
         moves = torch.zeros(len(clients), surrogate.size, dtype=torch.float64)
         if len(clients):
             moves = self.statistics(surrogate, *after) - self.statistics(surrogate, *before)
-        return float(total(clients, moves, self.weights(clients)).square().sum())
+        return float(clients.total(moves, self.weights(clients)).square().sum())
 
 
 class SaSsmm(FedMM):

@@ -40,7 +40,6 @@ from mpifed.method import (
     Not,
     Requirement,
     ServerChannel,
-    total,
 )
 from mpifed.model import Model
 
@@ -108,7 +107,7 @@ class Scafflix(Descent[ServerChannel]):
             gradients = self.objective.local_gradients(state.optima, moved, clients, draws)
             moved = moved - size * (gradients - h)
         mass = alpha * scale
-        every = float(total(clients, mass[:, None])[0])
+        every = float(clients.total(mass[:, None])[0])
         arrived = channel.send(moved)
         if not every > 0:
             return state

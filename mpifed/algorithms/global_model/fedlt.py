@@ -47,6 +47,8 @@ class FedLTState:
 class FedLT(GlobalModel[ServerChannel]):
     """Fed-LT: local steps with a pull to a reflected mean, exact however few they are.
 
+    The paper's text could not be had: this is from two public programs of it.
+
     Parameters
     ----------
     fedlt_rho : float

@@ -46,6 +46,8 @@ class StreamingState:
 class StreamingDiLoCo(GlobalModel[ServerChannel]):
     """Streaming DiLoCo: clients keep their models, of which one fragment a round is synchronised.
 
+    The paper's text could not be had: this is from its abstract, public code and summaries.
+
     Parameters
     ----------
     fragments : int

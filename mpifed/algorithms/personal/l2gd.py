@@ -27,7 +27,7 @@ Jbar_i, since the Psi_i sum to zero; where a second one follows, clients send Jb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -239,9 +239,12 @@ class L2SGD(L2GD):
         eta = self._rates(state.optimizer, clients, draws).to(x)
         each = torch.arange(len(clients), device=x.device)
         parts, first = minibatches(clients.shards.train, self.size)
+        numbers = np.diff(first, append=len(parts.counts))
+        ids = np.repeat(clients.shards.client_ids, numbers)
+        shards = replace(clients.shards, client_ids=ids, train=parts)
         for number in range(zeros):
             chosen, share = self._drawn(clients, draws, number)
-            drawn = Clients(clients.federation, clients.shards, first[clients.rows] + chosen)
+            drawn = Clients(clients.federation, shards, first[clients.rows] + chosen)
             risks = StackedObjective(self.model, drawn, Regulariser(), parts)
             gradients, at = risks.gradients(x[:, 0]), torch.from_numpy(chosen).to(x.device)
             change = (gradients - table[each, at])[:, None]

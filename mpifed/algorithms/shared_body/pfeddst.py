@@ -46,6 +46,8 @@ class PFedDSTState(FedRepState):
 class PFedDST(Parts[GossipChannel]):
     """PFedDST: clients mix bodies with the neighbours that score best, and train parts in turns.
 
+    The paper's text could not be had: this is from its abstract and public summaries.
+
     Parameters
     ----------
     peers : int

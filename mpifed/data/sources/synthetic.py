@@ -32,8 +32,9 @@ SMALLEST, LARGEST = 50, 1000
 # The seed that the published generator takes by default; the published commands have 1234.
 PUBLISHED_SEED = 12345
 
-# Rows of x that are made at once, so that they are still in the cache when labelled.
-BLOCK = 1024
+# Rows of x that are made at once, so that they are still in the cache when multiplied, and rows
+# that are labelled at once: what numpy's calls cost is then divided among several clients.
+BLOCK, LABELLED = 1024, 8192
 
 Variant = Literal["paper", "released", "corrected"]
 Mixtures = Literal["dirichlet", "one_hot"]
@@ -201,7 +202,7 @@ class Synthetic(GeneratedDataset):
 
     def _fill(self, client_ids: np.ndarray, name: SplitName, split: Split) -> None:
         """Draw the samples of ``paper`` or ``corrected``."""
-        for part in parts_up_to(BLOCK, np.diff(split.offsets)):
+        for part in parts_up_to(LABELLED, np.diff(split.offsets)):
             offsets = split.offsets[part.start : part.stop + 1]
             rows = slice(int(offsets[0]), int(offsets[-1]))
             x, y = split.x[rows].numpy(), split.y[rows].numpy()
@@ -215,7 +216,7 @@ class Synthetic(GeneratedDataset):
         y: np.ndarray,
         offsets: np.ndarray,
     ) -> None:
-        """Draw the samples of some clients, at most ``BLOCK``, or those of a single client."""
+        """Draw the samples of some clients, at most ``LABELLED``, or those of a single client."""
         setting = self.setting
         components = np.ascontiguousarray(self.truth.components.T)
         uniform, logits, chances = np.empty((3, len(x)))

@@ -202,6 +202,8 @@ def best_first(values: np.ndarray, among: np.ndarray, draws: np.random.Generator
 class Dpfl(Chooser):
     """DPFL: the mean with those whose models lower the own loss, by greedy choice (Kharrat 2025).
 
+    The paper's text could not be had: this is from its authors' code.
+
     Parameters
     ----------
     budget : int
@@ -316,6 +318,9 @@ class Fomo(Chooser):
 class L2c(Chooser):
     """L2C: weights of others' updates descend along the own loss (Li et al. 2022).
 
+    The paper's text could not be had: this is from its abstract, with the steps of the weights
+    assumed.
+
     Parameters
     ----------
     lr : float
@@ -364,6 +369,8 @@ class L2c(Chooser):
 
 class Morph(Chooser):
     """Morph: means with as many others as at first, more and more unlike ones (Cox et al. 2026).
+
+    The paper's text could not be had: this is from its authors' code.
 
     The similarity of two models is the mean cosine between their tensors. Clients send theirs to
     those that ask, and who they know. A client k from which i has not received is as similar to i

@@ -87,6 +87,9 @@ class Nids(ExactDiffusion):
 class Edm(ExactDiffusion):
     """EDM: exact diffusion with momentum (Hu et al. 2025).
 
+    The paper's text could not be had: this is from its abstract, with the mixing matrix and the
+    first momentum assumed.
+
     Parameters
     ----------
     beta : float
@@ -109,7 +112,10 @@ class Edm(ExactDiffusion):
 
 
 class Led(ExactDiffusion):
-    """LED: exact diffusion with its correction in every local step (Alghunaim 2024)."""
+    """LED: exact diffusion with its correction in every local step (Alghunaim 2024).
+
+    The paper's text could not be had: this is from its abstract and a public package.
+    """
 
     within_steps = True
 

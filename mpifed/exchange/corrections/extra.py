@@ -55,6 +55,8 @@ class Extra(Correction):
 class LtAdmm(Correction):
     """LT-ADMM: ADMM over edges with local gradient steps (Ren et al. 2025).
 
+    The paper's text could not be had: this is from its authors' package.
+
     Parameters
     ----------
     penalty : float

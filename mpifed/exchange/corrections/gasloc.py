@@ -35,6 +35,8 @@ from mpifed.message import Correction, Neighbours
 class Gasloc(Correction):
     """GASLoC, DiLoCo by gossip: outer Nesterov momentum that speeds up mixing (Cagnasso 2026).
 
+    The paper's text could not be had: this is from a summary of its formulas.
+
     Parameters
     ----------
     outer_lr : float

@@ -29,6 +29,8 @@ from mpifed.message import Correction, Neighbours
 class Noloco(Correction):
     """NoLoCo: outer momentum that also pulls clients together, in random pairs (Kolehmainen 2025).
 
+    The paper's text could not be had: this is from a summary of it and its authors' code.
+
     Parameters
     ----------
     outer_lr : float
