@@ -66,11 +66,11 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
     words = ["fedem", "--table", "3", "--data", "paper", *TINY, "clients=10"]
     words += ["--output", str(tmp_path), "--processes", "1"]
     assert main(words) == 0
-    assert "8 of 8, about 0:00 left" in capfd.readouterr().out
+    assert "10 of 10, about 0:00 left" in capfd.readouterr().out
     text = (tmp_path / "table-3.md").read_text()
-    assert text.count("± ") == 4 and "| 73 |" in text and "entropy" in text
+    assert text.count("± ") == 5 and "| 73 |" in text and "entropy" in text
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
-    assert len(before) == 8
+    assert len(before) == 10
     assert main(words) == 0
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
     assert (tmp_path / "table-3.md").read_text() == text
@@ -78,7 +78,7 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
     assert main([*words, "--finished"]) == 0
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
     text = (tmp_path / "table-3.md").read_text()
-    assert text.count("± ") == 3 and " not finished: 1" in text
+    assert text.count("± ") == 4 and " not finished: 1" in text
     (tmp_path / "table-3" / "paper" / "fedem" / "seed=0" / "DONE").unlink()
     assert main([*words, "--finished"]) == 0
     text = (tmp_path / "table-3.md").read_text()
