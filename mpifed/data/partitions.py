@@ -301,14 +301,32 @@ def dirichlet(
     *,
     min_samples: MinSamples = FEWEST,
     dirichlet_alpha: Alpha = 0.4,
+    label_groups: Annotated[int, Ge(1)] | None = None,
 ) -> list[np.ndarray]:
     """Deal by Dirichlet allocation (Marfoq et al. 2021, App. I.1.1, after Wang et al. 2020)."""
     check_enough(len(labels), n_clients, min_samples)
+    if label_groups is not None:
+        labels = group_of_each(labels, label_groups, rng)
     classes, sizes = np.unique(labels, return_counts=True)
     alpha = np.full(n_clients, dirichlet_alpha)
     counts = np.stack([rng.multinomial(size, rng.dirichlet(alpha)) for size in sizes], axis=1)
     fill_up(counts, min_samples)
     return deal(labels, classes, counts, rng)
+
+
+def group_of_each(labels: np.ndarray, n_groups: int, rng: Generator) -> np.ndarray:
+    """Return the group of each label, int64: the labels that occur, divided at random into groups
+    whose sizes differ by at most one.
+    """
+    classes, which = np.unique(labels, return_inverse=True)
+    if n_groups > len(classes):
+        raise InputError(
+            f"data.label_groups is {n_groups}; the data have {len(classes)} labels, so that it "
+            f"must be at most {len(classes)}"
+        )
+    group = np.empty(len(classes), np.int64)
+    group[rng.permutation(len(classes))] = np.arange(len(classes)) % n_groups
+    return group[which.reshape(-1)]
 
 
 def contiguous(

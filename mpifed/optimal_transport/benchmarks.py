@@ -4,8 +4,8 @@ Q is the image of P under the gradient of a convex function, which by Brenier's 
 optimal map for the squared distance. There are three constructions (``catalogue``): Gaussians (the
 map is affine), a fixed random convex network, and the trained potentials Mix3toMix10 of Korotin et
 al. 2021 ("Do neural optimal transport solvers work?"). Samples are a function of the generator
-passed in; they are computed in float64 and rounded, so that float32 and float64 runs see the same
-data.
+passed in; those of P are computed in float64 and rounded, so that float32 and float64 runs see the
+same data. Those of Q are mapped in the run's type.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Benchmark:
         self, generator: np.random.Generator, count: int, dtype: torch.dtype = torch.float32
     ) -> Tensor:
         """Return samples of Q."""
-        return self.true_map(self.source.sample(generator, count)).to(dtype)
+        return self.true_map(self.source.sample(generator, count).to(dtype))
 
 
 def check_targets(batch_size: int, dimension: int) -> None:

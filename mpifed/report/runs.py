@@ -66,6 +66,7 @@ MEASURES = {
     "objective": Measure("Objective, on the training data", log=True),
     "test_objective": Measure("Test objective", log=True),
     "surrogate_update": Measure("Surrogate update, squared, over γ²", log=True),
+    "surrogate_update_estimate": Measure("Surrogate update, estimated from minibatches", log=True),
     "parameter_update": Measure("Parameter update, squared, over γ²", log=True),
     "simulated_seconds": Measure("Simulated seconds, of the federation"),
     "staleness_mean": Measure("Mean staleness, of what was mixed, in computations"),
@@ -73,6 +74,7 @@ MEASURES = {
     "epsilon": Measure("Epsilon, of differential privacy"),
     "l2_uvp": Measure("L2-UVP (%), unexplained variance of the map", log=True),
     "cosine": Measure("Cosine, of the map with the optimal one"),
+    "test_accuracy_worst10": Measure("Worst tenth, mean accuracy of its clients", percent=True),
 }
 
 

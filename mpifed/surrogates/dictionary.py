@@ -252,6 +252,7 @@ def _trial(s1: Tensor, s2: Tensor, multipliers: Tensor) -> Trial:
 
 
 Codes = Literal["lasso", "ridge", "nonnegative"]
+Start = Literal["normal", "unit"]
 
 
 @dataclass(frozen=True)
@@ -265,6 +266,7 @@ class DictionarySurrogate(Surrogate):
     ridge: float | None
     factor: float
     tolerance: float
+    start: Start = "normal"
 
     @property
     def size(self) -> int:  # type: ignore[override]
@@ -277,9 +279,9 @@ class DictionarySurrogate(Surrogate):
         return self.dimension * self.n_atoms
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """Return standard normal atoms, scaled to norm 1 where they must lie in the unit ball."""
+        """Return standard normal atoms, scaled to norm 1 where ``start`` or the unit ball asks."""
         theta = generator.standard_normal((self.dimension, self.n_atoms))
-        if self.ridge is None:
+        if self.ridge is None or self.start == "unit":
             theta /= np.linalg.norm(theta, axis=0)
         return theta.ravel()
 
@@ -387,6 +389,7 @@ def dictionary(
     atom_penalty: Annotated[float, Gt(0)] = 0.2,
     objective: Literal["half", "as_printed"] = "half",
     tolerance: Annotated[float, Gt(0)] = 1e-8,
+    start: Start = "normal",
 ) -> DictionarySurrogate:
     """Dictionary learning; ridge or nonnegative codes make it matrix factorisation.
 
@@ -408,6 +411,9 @@ def dictionary(
         Factor of ||z - theta h||^2: 1 / 2 as in equation 28, or 1 as in equations 14 to 17.
     tolerance : float
         Accuracy of the codes.
+    start : {'normal', 'unit'}
+        theta_0: atoms from N(0, I), or these scaled to norm 1, which ``atoms: unit_ball`` always
+        has. S_0 is (I, (1 + 2 eta) theta_0), of which T is theta_0.
     """
     return DictionarySurrogate(
         math.prod(data.input_shape),
@@ -417,4 +423,5 @@ def dictionary(
         atom_penalty if atoms == "ridge" else None,
         2.0 if objective == "as_printed" else 1.0,
         tolerance,
+        start,
     )

@@ -127,6 +127,7 @@ TEXTS = {
     "flix": ("one model, mixed with local optima", "its model after a step"),
     "dcgd": ("one model, mixed with local optima", "its compressed gradient"),
     "diana": ("one model, mixed with local optima", "a compressed difference of gradients"),
+    "scafflix": ("one model, mixed with local optima", "its model after several steps"),
     "fomaml": ("one model, adapted by a few steps", "its gradient at the adapted model"),
     "maml": ("one model, adapted by a few steps", "the gradient of its adapted loss"),
     "reptile": ("one model, adapted by a few steps", "its update"),
@@ -210,7 +211,7 @@ PAGES = {
 }
 # Where the papers of other methods are read.
 OTHER_PAGES = {
-    "flix.md": {"": "flix dcgd diana fomaml maml reptile"},
+    "flix.md": {"": "flix dcgd diana scafflix fomaml maml reptile"},
     "fedmm.md": {"Methods": "fedmm fedmm_theta sa_ssmm fedmgs"},
     "transport.md": {"Methods": "fedmm_ot fedadam"},
 }

@@ -312,6 +312,13 @@ METHODS = {
     "flix": Entry(half_way, 120, {"flix_alpha": 0.5, **NEWTON}, alone=True, penalty="l2"),
     "dcgd": Entry(half_way, 120, {"flix_alpha": 0.5, **NEWTON}, alone=True, penalty="l2"),
     "diana": Entry(half_way, 120, {"flix_alpha": 0.5, **NEWTON}, alone=True, penalty="l2"),
+    "scafflix": Entry(
+        half_way,
+        120,
+        {"flix_alpha": 0.5, "scafflix_p": 0.4, **NEWTON},
+        alone=True,
+        penalty="l2",
+    ),
     "fomaml": Entry(
         adapted_first_order,
         80,

@@ -50,7 +50,18 @@ CHOOSE_OR_CORRECT = {"fedspd", "pfeddst", "kgt", "scaffnew", "d_admm"}
 """Methods that choose whom clients mix with under gossip, or correct it themselves."""
 
 NEVER_CUT_SHORT = {
-    *("agnostic", "flix", "dcgd", "diana", "fomaml", "maml", "reptile", "fedmm", "fedmm_theta"),
+    *(
+        "agnostic",
+        "flix",
+        "dcgd",
+        "diana",
+        "scafflix",
+        "fomaml",
+        "maml",
+        "reptile",
+        "fedmm",
+        "fedmm_theta",
+    ),
     *("sa_ssmm", "fedmgs", "fedmm_ot", "l2gd", "l2sgd", "scaffnew", "fedpd", "streaming_diloco"),
 }
 """Methods whose clients take no local steps, or always all of them."""

@@ -65,8 +65,10 @@ def same_on_the_device(name, exchange, **more):
 
 @pytest.mark.parametrize(("name", "exchange"), ON_DEVICE)
 def test_a_method_keeps_its_state_on_the_device(name, exchange):
-    own = {"flix", "dcgd", "diana"} & {name} and {"algorithm": {**QUICK["algorithm"], "name": name}}
-    share = 1.0 if name in ("clustered", "fedpd", "streaming_diloco") else 0.5
+    own = {"flix", "dcgd", "diana", "scafflix"} & {name} and {
+        "algorithm": {**QUICK["algorithm"], "name": name}
+    }
+    share = 1.0 if name in ("scafflix", "clustered", "fedpd", "streaming_diloco") else 0.5
     same_on_the_device(name, exchange, participation=share, **(own or {}))
 
 

@@ -25,13 +25,38 @@ from mpifed.method.checks import checked_predictor
 from mpifed.models.linear import linear
 from mpifed.models.loss import mixed_nll
 from mpifed.mpi.communicator import Alone
-from mpifed.training.evaluation import ClientResults, bottom_decile, score_clients, summarise
+from mpifed.training.evaluation import (
+    COLUMNS,
+    ClientResults,
+    bottom_decile,
+    score_clients,
+    summarise,
+    worst_tenth,
+)
 
 
 @pytest.mark.parametrize(("count", "which"), [(1, 0), (9, 0), (10, 0), (11, 1), (20, 1), (21, 2)])
 def test_the_bottom_decile_is_the_ceiled_tenth_smallest(count, which):
     values = np.random.default_rng(0).permutation(count) / count
     assert bottom_decile(values) == which / count
+
+
+@pytest.mark.parametrize(
+    ("count", "mean"), [(1, 0), (9, 0), (10, 0), (11, 0.5), (21, 1), (40, 1.5)]
+)
+def test_the_worst_tenth_is_the_mean_of_the_ceiled_tenth_of_the_clients(count, mean):
+    values = np.random.default_rng(0).permutation(count) / count
+    assert worst_tenth(values) == pytest.approx(mean / count)
+
+
+def test_the_column_of_the_worst_tenth_ends_those_of_every_run():
+    assert COLUMNS[-2:] == ["state_digest", "test_accuracy_worst10"]
+    accuracies, unseen = np.r_[0.2, 0.4, np.full(10, 0.9)], np.zeros(12, bool)
+    every = {"n_train": np.ones(12), "n_test": np.ones(12), "unseen": unseen}
+    scores = dict.fromkeys(("train_loss", "train_accuracy", "test_loss"), accuracies)
+    summary = summarise(results(**every, **scores, test_accuracy=accuracies))
+    assert summary["test_accuracy_worst10"] == pytest.approx(0.3)
+    assert summary["test_accuracy_p10"] == 0.4
 
 
 def results(**changes):
@@ -179,7 +204,7 @@ def test_likelihoods_have_columns_where_they_are_no_losses(
     done = call([*words, "--quiet", "--output", tmp_path / "run"], capfd)
     assert done.code == 0, done.err
     last = rows(tmp_path / "run")[-1]
-    assert [*last][13:] == [*added, "mixture_entropy"]
+    assert [*last][14:] == [*added, "mixture_entropy"]
     with h5py.File(tmp_path / "run" / "clients.h5") as file:
         kept = {name for name in file if name.endswith("_nll")}
         assert kept == {name for name in added if name.endswith("_nll")}
@@ -334,7 +359,8 @@ def test_what_is_written_where_samples_are_held_out(tmp_path):
     with (tmp_path / "run" / "metrics.csv").open() as file:
         header = next(csv.reader(file))
     place = header.index("state_digest")
-    assert header[place + 1 : place + 6] == [
+    assert header[place + 1 : place + 7] == [
+        "test_accuracy_worst10",
         "validation_loss",
         "validation_accuracy",
         "train_recall_at_5",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import mpifed
 from mpifed.algorithms.fedavg.fedadam import FedAdam
 from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.fedmm.fedmm_ot import FedAdamOT, FedMMOT, batches_of
@@ -20,11 +21,13 @@ from mpifed.algorithms.fedmm.transport import (
 )
 from mpifed.data.base import Description, Shards, Split
 from mpifed.exchange.server import Server
+from mpifed.exchange.transforms import ServerStep
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.federation import Federation, participants
 from mpifed.federation.participation import Bernoulli
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
+from mpifed.message import Adam
 from mpifed.models.icnn import icnn
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
@@ -252,6 +255,41 @@ def test_the_potential_moves_by_the_gamma_of_each_round(rule):
         omega, theta = run.state.omega, run.state.theta
         free = omega - gamma * LR * omega_gradient(objective, omega, theta, *pooled(run, k))
         assert same(run.go().state.omega, run.model.convexify(free))
+
+
+def test_a_server_optimizer_moves_the_potential_along_the_mean_move():
+    run = Run(FedMMOT, step=0.5)
+    # Adam does not depend on the scale of what it follows, beside tau.
+    adam, scale = FlatAdam(0.01), 0.5 * LR
+    options = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "tau": adam.epsilon * scale}
+    run.server.steps = [ServerStep(Adam(**options, bias_correction=True))]
+    objective, omega = TransportObjective(run.model), run.state.omega
+    moments, ids = adam.init(omega), np.arange(CLIENTS)
+    memory = run.server.remember([omega], CLIENTS, torch.float64)
+    for k in range(1, 5):
+        gradient = omega_gradient(objective, omega, run.state.theta, *pooled(run, k))
+        omega, moments = adam.step(omega, gradient, moments)
+        omega = run.model.convexify(omega)
+        channel = run.server.at(k, ids >= 0, memory)
+        run.state = run.method.round(run.state, run.everyone, channel, Draws(0, k))
+        memory = channel.memory
+        assert same(run.state.omega, omega, 1e-7)
+
+
+def test_a_run_takes_a_server_optimizer_and_repeats_itself(tmp_path):
+    options = {"clients": 3, "rounds": 4, "data.dimension": 2, "data.samples": 64, "seed": 3}
+    options |= {"local.batch_size": 32, "model.hidden": [8, 8], "algorithm.pretraining": 50}
+    options |= {"data.benchmark": "gaussian", "checkpoint.every": 2}
+    adam = {"server_optimizer": {"name": "adam", "lr": 0.01, "bias_correction": True}}
+    plain, moved, _ = (
+        mpifed.run("transport-fedmm-ot", output=tmp_path / name, **{**options, **others})
+        for name, others in {"plain": {}, "moved": adam, "first": {**adam, "rounds": 2}}.items()
+    )
+    more = mpifed.run(
+        "transport-fedmm-ot", output=tmp_path / "first", resume=True, **options, **adam
+    )
+    assert more.summary["state_digest"] == moved.summary["state_digest"]
+    assert plain.summary["state_digest"] != moved.summary["state_digest"]
 
 
 def test_local_steps_are_gradient_steps_from_where_the_client_is_on_new_batches():

@@ -9,6 +9,8 @@ from commands import call
 from fedmm_runs import Problem, Run, Unequal, data_of
 
 import mpifed
+from mpifed.config.configuration import resolve
+from mpifed.config.experiments import read_experiment
 from mpifed.method import Draws
 from mpifed.testing import find_item
 
@@ -20,6 +22,25 @@ RIDGE = {"name": "quadratic", "rho": RHO, "regularisation": "ridge", "strength":
 def shards(n=3, size=6, q=4, seed=0):
     draw = np.random.default_rng(seed)
     return [draw.normal(size=(size, q + 1)) for _ in range(n)]
+
+
+@pytest.mark.parametrize(("start", "unit"), [("normal", False), ("unit", True)])
+def test_a_dictionary_begins_with_atoms_of_its_start(start, unit):
+    surrogate = {"name": "dictionary", "n_atoms": 3, "start": start}
+    run = Run("fedmm", data_of(shards(q=4)), surrogate)
+    atoms = run.theta.view(-1, 3)
+    normal = Draws(0, 0).stream("surrogate").standard_normal(atoms.shape)
+    expected = normal / np.linalg.norm(normal, axis=0) if unit else normal
+    assert atoms.numpy() == pytest.approx(expected, abs=1e-12)
+    # S_0 = (I, (1 + 2 eta) theta_0) with eta = 0.2.
+    assert run.s[:9].view(3, 3).numpy() == pytest.approx(np.eye(3), abs=1e-15)
+    assert run.s[9:].view(-1, 3).numpy() == pytest.approx(1.4 * expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["heterogeneous", "homogeneous", "ratings"])
+def test_shipped_experiments_begin_with_atoms_of_norm_1(name):
+    configuration = resolve(read_experiment(f"fedmm-{name}"))
+    assert configuration.algorithm.options["surrogate"].options["start"] == "unit"
 
 
 @pytest.mark.parametrize("kind", ["fedmm", "fedmm_theta"])
@@ -210,6 +231,7 @@ def test_measures_of_the_twin_are_in_its_own_space_and_by_all_data_in_the_other(
         theta = theta + gamma * (sum(mapped) - theta)
         moved = mean_statistic(parts, theta, mu) - mean_statistic(parts, before, mu)
         found = run.go().measured()
+        assert found.pop("surrogate_update_estimate") == found["surrogate_update"]
         assert found == {
             "objective": pytest.approx(objective(parts, theta, mu), rel=1e-12),
             "surrogate_update": pytest.approx(np.sum(moved**2) / gamma**2, rel=1e-9),
@@ -228,6 +250,16 @@ def test_measures_of_the_twin_take_whole_shards_where_rounds_take_batches():
         moved = mean_statistic(parts, after, mu) - mean_statistic(parts, before, mu)
         expected = np.sum(moved**2) / BETA**2
         assert found["surrogate_update"] == pytest.approx(expected, rel=1e-9)
+        # The estimate has the minibatches of this round and of the next one.
+        means = []
+        for at, round in ((after, run.round + 1), (before, run.round)):
+            seen = run.algorithm.samples(run.clients, Draws(0, round))
+            rows = np.hstack([seen.x.numpy(), seen.y.numpy()])
+            drawn = np.split(rows, seen.offsets[1:-1])
+            means.append(mean_statistic(drawn, at, mu))
+        estimate = np.sum((means[0] - means[1]) ** 2) / BETA**2
+        assert found["surrogate_update_estimate"] == pytest.approx(estimate, rel=1e-9)
+        assert estimate != pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import scipy.optimize
 import torch
 from convex import (
     ANISOTROPIC,
+    EXACT,
     ISOTROPIC,
     Problem,
     Run,
@@ -26,6 +27,7 @@ from numpy_flix import (
     variance,
 )
 
+from mpifed.method import Draws
 from mpifed.model import (
     Objectives,
     Regulariser,
@@ -248,6 +250,45 @@ def test_diana_has_no_floor():
     assert away < 1e-24
     still = Risk(diana, data, 0.6, risk=quadratic_risk).gradients(diana.flix.reference.numpy())
     assert np.square(diana.state.memories.numpy() - still).sum(1).mean() < 1e-24
+
+
+def test_scafflix_ends_at_the_minimum_in_closed_form_with_unequal_steps():
+    draw = np.random.default_rng(4)
+    roots, centres = draw.normal(size=(5, 3, 3)), draw.normal(size=(5, 3))
+    # L_i differ by a factor of 100, and so do the steps.
+    matrices = [s * (r @ r.T + np.eye(3)) for s, r in zip((1, 3, 10, 30, 100), roots, strict=True)]
+    alpha = [0.2, 0.5, 1.0, 0.0, 0.7]
+    weighted = [a**2 * m for a, m in zip(alpha, matrices, strict=True)]
+    right = sum(w @ c for w, c in zip(weighted, centres, strict=True))
+    x = np.linalg.solve(sum(weighted), right)
+    data = quadratics(matrices, list(centres))
+    options = {"flix_alpha": alpha, "scafflix_p": 0.3, "start": "ones", **EXACT}
+    run = Run("scafflix", data, **options).go(200)
+    assert run.x == pytest.approx(x, abs=1e-9)
+    steps = 1 / np.array([np.linalg.eigvalsh(m)[-1] for m in matrices])
+    assert run.flix.smoothness.numpy() == pytest.approx(1 / steps, rel=1e-9)
+    # h_i is the gradient of f_i at T_i(x), where alpha_i is positive; the alpha_i h_i add up to 0.
+    slopes = [a * m @ (x - c) for a, m, c in zip(alpha, matrices, centres, strict=True)]
+    assert run.state.variates.numpy() == pytest.approx(np.array(slopes), abs=1e-6)
+    assert np.array(alpha) @ run.state.variates.numpy() == pytest.approx(np.zeros(3), abs=1e-9)
+
+
+def test_scafflix_takes_the_steps_of_scaffnew_where_clients_have_no_optimum_of_their_own():
+    data, p, rounds, step = random_quadratics(n=4, d=3), 0.4, 12, 0.15
+    run = Run("scafflix", data, flix_alpha=1.0, scafflix_p=p, start="zeros", step=step)
+    matrices = [x.T @ x / len(x) for x, _ in data.samples]
+    sides = [x.T @ y.ravel() / len(x) for x, y in data.samples]
+    x, h = np.zeros(3), np.zeros((4, 3))
+    for k in range(1, rounds + 1):
+        rows = np.tile(x, (4, 1))
+        for _ in range(int(Draws(0, k).stream("coin").geometric(p))):
+            slopes = [m @ w - b for m, w, b in zip(matrices, rows, sides, strict=True)]
+            rows = rows - step * (np.array(slopes) - h)
+        x = rows.mean(0)
+        h += p / step * (x - rows)
+        assert run.go().x == pytest.approx(x, abs=1e-12)
+        assert run.state.variates.numpy() == pytest.approx(h, abs=1e-11)
+    assert run.exchange.ledger.up_floats == 4 * 3 * rounds
 
 
 def test_the_lyapunov_function_falls_as_theorem_four_says():

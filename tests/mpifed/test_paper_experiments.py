@@ -32,7 +32,7 @@ def resolved(words, capfd) -> dict:
 def test_a_synthetic_experiment_is_fedems_row_of_its_table(
     experiment, option, row, tmp_path, capfd
 ):
-    words = ["fedem", *option, "--data", "released", "--dry-run", "--output", tmp_path]
+    words = ["fedem", *option, "--data", "published-tuned", "--dry-run", "--output", tmp_path]
     planned = call(words, capfd, "reproduce")
     assert planned.code == 0, planned.err
     (line,) = [line for line in planned.out.splitlines() if line.endswith(f"/{row}/seed=0")]

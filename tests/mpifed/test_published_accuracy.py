@@ -31,7 +31,7 @@ def mean_accuracy(method, folder):
                 "synthetic-released",
                 output=folder / f"{method}-{seed}",
                 seed=seed,
-                **{"evaluation.every": 200, **METHODS[method]},
+                **{"data.seed": 12345, "evaluation.every": 200, **METHODS[method]},
             )
             summary = result.summary
             assert summary["rounds"] == 200 and summary["clients"] == 300

@@ -16,7 +16,15 @@ from mpifed.config.configuration import apply_overrides, resolve, to_mapping
 from mpifed.config.experiments import parse_overrides, read_experiment
 from mpifed.reproduce.__main__ import main
 from mpifed.reproduce.experiments.page import Row, best_of, paired_p, table_text
-from mpifed.reproduce.experiments.studies import Entry, PaperTable, papers, runs_of, studies
+from mpifed.reproduce.experiments.studies import (
+    LEARNING_RATES,
+    Entry,
+    PaperTable,
+    papers,
+    runs_of,
+    studies,
+    trials_of,
+)
 
 TINY = ["rounds=2", "clients=5", "data.n_test=20", "data.dimension=6", "seed=[0,1]"]
 
@@ -58,11 +66,11 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
     words = ["fedem", "--table", "3", "--data", "paper", *TINY, "clients=10"]
     words += ["--output", str(tmp_path), "--processes", "1"]
     assert main(words) == 0
-    assert "8 of 8, about 0:00 left" in capfd.readouterr().out
+    assert "10 of 10, about 0:00 left" in capfd.readouterr().out
     text = (tmp_path / "table-3.md").read_text()
-    assert text.count("± ") == 4 and "| 73 |" in text and "entropy" in text
+    assert text.count("± ") == 5 and "| 73 |" in text and "entropy" in text
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
-    assert len(before) == 8
+    assert len(before) == 10
     assert main(words) == 0
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
     assert (tmp_path / "table-3.md").read_text() == text
@@ -70,7 +78,7 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
     assert main([*words, "--finished"]) == 0
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}
     text = (tmp_path / "table-3.md").read_text()
-    assert text.count("± ") == 3 and " not finished: 1" in text
+    assert text.count("± ") == 4 and " not finished: 1" in text
     (tmp_path / "table-3" / "paper" / "fedem" / "seed=0" / "DONE").unlink()
     assert main([*words, "--finished"]) == 0
     text = (tmp_path / "table-3.md").read_text()
@@ -152,6 +160,20 @@ def test_real_data_have_the_setting_of_their_shipped_experiment(name):
         "fraction",
         "sequence_length",
     }
+
+
+def test_tuning_leaves_what_the_data_fix():
+    study = studies("fedem")["table-2"]
+    tuned, fixed = (
+        trials_of(study, kind, Path("out"), 0, {}) for kind in ("published-tuned", "published")
+    )
+    assert {tried["local.lr"] for tried, _ in tuned["FedAvg"]} == {*LEARNING_RATES}
+    assert "FedAvg" not in fixed and [tried for tried, _ in fixed["FedProx"]] == [
+        {"algorithm.mu": mu} for mu in (10.0, 1.0, 0.1, 0.01, 0.001)
+    ]
+    runs = runs_of(study, "published", Path("out"), [0], {}, {})
+    rates = [row[0].overrides["local.lr"] for row in runs.values()]
+    assert rates == [0.1] * len(study.entries)
 
 
 def test_overrides_of_a_user_win():

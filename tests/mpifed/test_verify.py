@@ -62,6 +62,14 @@ def found(folder: Path, rounds=None) -> list[str]:
     return verify(folder, rounds, Alone(), lambda line: None).differences
 
 
+def test_a_run_from_before_the_column_of_the_worst_tenth_is_verified(tampered):
+    path = tampered / "metrics.csv"
+    table = [line.split(",") for line in path.read_text().splitlines()]
+    which = table[0].index("test_accuracy_worst10")
+    path.write_text("".join(",".join(r[:which] + r[which + 1 :]) + "\n" for r in table))
+    assert found(tampered) == []
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_an_honest_run_is_verified(case, tmp_path):
     run("synthetic-fedem", {**RUN, **CASES[case]}, tmp_path / "run")

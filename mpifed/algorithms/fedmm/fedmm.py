@@ -487,12 +487,12 @@ class FedMM(Algorithm[Channel]):
             measures["test_objective"] = test_objective(*at, self.by_samples, self.with_target)
         if draws.round:
             squared = self.gamma(draws.round) ** 2
-            steps = self.updates(surrogate, now, before, clients)
+            steps = self.updates(surrogate, now, before, clients, draws)
             measures |= {name: value / squared for name, value in steps.items()}
         return measures
 
     def updates(
-        self, surrogate: Surrogate, now: Tensor, before: Tensor, clients: Clients
+        self, surrogate: Surrogate, now: Tensor, before: Tensor, clients: Clients, draws: Draws
     ) -> dict[str, float]:
         """Return squared norms of the last move in the surrogates' and the parameters' space."""
         theta, theta_before = (self.parameters(surrogate, s) for s in (now, before))
@@ -511,6 +511,8 @@ class FedMMTheta(FedMM):
     A client maps its statistics to parameters before it sends them, and the server mixes
     parameters. The paper uses it to show why surrogates should be mixed.
     """
+
+    columns = (*FedMM.columns, "surrogate_update_estimate")
 
     def first(self, surrogate: Surrogate, theta: Tensor) -> Tensor:
         """theta_0 itself is iterated."""
@@ -544,18 +546,37 @@ class FedMMTheta(FedMM):
         return s
 
     def updates(
-        self, surrogate: Surrogate, now: Tensor, before: Tensor, clients: Clients
+        self, surrogate: Surrogate, now: Tensor, before: Tensor, clients: Clients, draws: Draws
     ) -> dict[str, float]:
-        """As in ``FedMM``, with statistics of all data for the surrogates' space; collective."""
+        """As in ``FedMM``, with statistics of all data for the surrogates' space; collective.
+
+        The estimate has the statistics that clients compute in this round, and in the next one.
+        """
+        split = shards_of(clients)
+        exact = self.squared_move(surrogate, (now, split), (before, split), clients)
+        estimate = exact
+        if self.batch is not None:
+            batches = (self.samples(clients, replace(draws, round=draws.round + k)) for k in (1, 0))
+            after, current = zip((now, before), batches, strict=True)
+            estimate = self.squared_move(surrogate, after, current, clients)
+        return {
+            "surrogate_update": exact,
+            "parameter_update": float((now - before).square().sum()),
+            "surrogate_update_estimate": estimate,
+        }
+
+    def squared_move(
+        self,
+        surrogate: Surrogate,
+        after: tuple[Tensor, Split],
+        before: tuple[Tensor, Split],
+        clients: Clients,
+    ) -> float:
+        """Return ||mean S(theta) - mean S(theta')||^2, each mean of some samples; collective."""
         moves = torch.zeros(len(clients), surrogate.size, dtype=torch.float64)
         if len(clients):
-            split = shards_of(clients)
-            moves = self.statistics(surrogate, now, split)
-            moves -= self.statistics(surrogate, before, split)
-        return {
-            "surrogate_update": float(clients.total(moves, self.weights(clients)).square().sum()),
-            "parameter_update": float((now - before).square().sum()),
-        }
+            moves = self.statistics(surrogate, *after) - self.statistics(surrogate, *before)
+        return float(clients.total(moves, self.weights(clients)).square().sum())
 
 
 class SaSsmm(FedMM):

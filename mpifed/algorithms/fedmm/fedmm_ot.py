@@ -3,7 +3,7 @@
 Clients hold parts of the source P; the target Q is public. Each client improves the potential
 f_omega by one gradient step, and the results are aggregated with control variates as in FedMM. The
 server alone improves the conjugate f_theta, on samples of Q. The gradient of f_omega is the map
-from P to Q.
+from P to Q. A ``server_optimizer`` moves omega along the clients' mean move; the paper's adds it.
 
 The baseline of the paper's section 7.2 is FedAdam: a client makes one gradient step on potential
 and conjugate together, and the server applies Adam to the mean.
@@ -30,10 +30,11 @@ from mpifed.algorithms.fedmm.transport import (
     conjugate_steps,
     cosine,
     identity_potential,
-    joint_gradient,
     l2_uvp,
     source_gradient,
+    source_gradients,
     target_gradient,
+    target_gradients,
 )
 from mpifed.message import Adam, Moments
 from mpifed.method import (
@@ -56,7 +57,7 @@ from mpifed.surrogate import Benchmark, check_targets
 class FedMMOTState:
     """Potential, conjugate and control variates; P parameters of a network."""
 
-    omega: Tensor = state.server()
+    omega: Tensor = state.shared()
     theta: Tensor = state.server()
     optimizer: FlatAdamState = state.server()
     variates: Tensor = state.client()
@@ -102,7 +103,7 @@ class FedMMOT(Algorithm[ServerChannel]):
             "which reads lr, batch_size and steps of local",
         ),
     )
-    aggregates = "sums"
+    aggregates = "mean_and_sums"
     tasks = ("unlabelled",)
     compressors = "unbiased"
     columns = ("l2_uvp", "cosine")
@@ -155,7 +156,7 @@ class FedMMOT(Algorithm[ServerChannel]):
         summed = channel.sum(arrived, clients.sampled_weights).to(state.omega)
         direction = state.variate + summed
         gamma = gamma_of(self.step_rule, self.step, draws.round)
-        omega = self.model.convexify(state.omega + gamma * direction)
+        omega = self.model.convexify(state.omega + channel.along(gamma * direction))
         conjugated = channel.at_server(lambda: self.conjugate(omega, state, draws))
         theta, first, second = (conjugated[i].to(omega.device) for i in (0, 2, 3))
         return FedMMOTState(
@@ -294,11 +295,14 @@ class FedAdamOT(Algorithm[ServerChannel]):
         omega, theta = model.view(2, -1)
         size, benchmark = self.local.options.batch_size, self.objective.model.problem
         y = benchmark.sample_target(draws.stream("target 0"), size, omega.dtype).to(omega.device)
+        if not len(clients):
+            return model.new_zeros(0, *model.shape)
+        target = torch.cat(target_gradients(self.objective, omega, theta, y))
         rows = [
-            torch.cat(joint_gradient(self.objective, omega, theta, x, y))
+            torch.cat(source_gradients(self.objective, omega, theta, x)) + target
             for x in batches_of(clients, draws, "samples 0", size)
         ]
-        return -torch.stack(rows)[:, None] if rows else model.new_zeros(0, *model.shape)
+        return -torch.stack(rows)[:, None]
 
     def deploy(self, state: FedAdamOTState, clients: Clients, draws: Draws) -> Predictor:
         """Nothing is predicted: the gradient of f_omega maps samples."""

@@ -140,9 +140,25 @@ def joint_gradient(
     objective: TransportObjective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients in omega and theta of W_i with X' held constant in l_i."""
-    source, source_theta = _source(objective, omega, theta, x)
-    target, target_theta = _target(objective, omega, objective.model.at(theta, y))
-    return source + target, source_theta() + target_theta()
+    source = source_gradients(objective, omega, theta, x)
+    target = target_gradients(objective, omega, theta, y)
+    return source[0] + target[0], source[1] + target[1]
+
+
+def source_gradients(
+    objective: TransportObjective, omega: Tensor, theta: Tensor, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the parts of ``joint_gradient`` that depend on a client's own samples."""
+    of_omega, of_theta = _source(objective, omega, theta, x)
+    return of_omega, of_theta()
+
+
+def target_gradients(
+    objective: TransportObjective, omega: Tensor, theta: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the parts of ``joint_gradient`` that depend on samples of the target."""
+    of_omega, of_theta = _target(objective, omega, objective.model.at(theta, y))
+    return of_omega, of_theta()
 
 
 def conjugate_steps(

@@ -29,7 +29,7 @@ from mpifed.errors import InputError
 # Training samples of a client: at least the one, at most the other.
 SMALLEST, LARGEST = 50, 1000
 
-# The seed that the published generator takes by default.
+# The seed that the published generator takes by default; the published commands have 1234.
 PUBLISHED_SEED = 12345
 
 # Rows of x that are made at once, so that they are still in the cache when multiplied, and rows
@@ -139,7 +139,9 @@ class Synthetic(GeneratedDataset):
     n_test : int
         Test samples of each client. There are no validation samples.
     seed : int, optional
-        Seed of the data set. None is the run's, and 12345 for ``released``.
+        Seed of the data set. None is the run's, and for ``released`` the published generator's,
+        12345. With 1234 and 300 clients ``released`` is the paper's data set, as in the experiment
+        ``synthetic-released``.
     """
 
     def __init__(

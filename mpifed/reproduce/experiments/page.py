@@ -25,6 +25,7 @@ MEASURES = {
     "weighted": "average by n_t",
     "merged": "mean of all models",
     "p10": "bottom decile",
+    "worst10": "worst tenth",
     "std": "deviation over clients",
     "train": "training",
     "unseen": "unseen clients",
@@ -37,7 +38,7 @@ MEASURES = {
 
 def measured(run: Planned) -> dict[str, float]:
     """Return the measures of a finished run."""
-    from mpifed.training.evaluation import bottom_decile  # brings torch
+    from mpifed.training.evaluation import bottom_decile, worst_tenth  # brings torch
 
     summary = read_summary(run.directory / "summary.json")
     clients = read_clients(run.directory / "clients.h5").results
@@ -61,6 +62,7 @@ def measured(run: Planned) -> dict[str, float]:
         "weighted": mean(test, n_train, seen),
         "merged": mean(clients.get("merged_test_accuracy", test * math.nan), n_test, seen),
         "p10": 100 * bottom_decile(scored) if len(scored) else math.nan,
+        "worst10": 100 * worst_tenth(scored) if len(scored) else math.nan,
         "std": 100 * float(scored.std()) if len(scored) else math.nan,
         "train": mean(train, n_train, seen),
         "unseen": mean(test, n_test, unseen),

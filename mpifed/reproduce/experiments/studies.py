@@ -51,10 +51,11 @@ class Entry:
         """Return its values among the tuned ones, by label."""
         return tuned.get(self.tuned_as or self.label, {})
 
-    def trials(self) -> list[dict[str, Any]]:
-        """Return the combinations of values that tuning tries."""
+    def trials(self, fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the combinations of values that tuning tries, without those that are fixed."""
         rates = LEARNING_RATES if self.learning_rates is None else self.learning_rates
         axes = {**({"local.lr": rates} if rates else {}), **self.grid}
+        axes = {key: values for key, values in axes.items() if key not in fixed}
         return [
             dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
         ]
@@ -179,7 +180,8 @@ def trials_of(
     """Return the runs from which values are chosen, by row, each with the values it tries."""
     trials: dict[str, list[tuple[dict[str, Any], Planned]]] = {}
     for entry in table.entries:
-        if entry.tuned_as is not None:
+        tries = entry.trials(table.data[kind])
+        if entry.tuned_as is not None or tries == [{}]:
             continue
         folder = output / "tuning" / table.name / kind / folder_of(entry.label)
         common = {**VALIDATION, **entry.overrides}
@@ -187,7 +189,7 @@ def trials_of(
             common["rounds"] = entry.tuning_rounds
             folder /= f"rounds={entry.tuning_rounds}"
         trials[entry.label] = []
-        for tried in entry.trials():
+        for tried in tries:
             name = ",".join(f"{key.split('.')[-1]}={value:g}" for key, value in tried.items())
             overrides = {**common, **tried, **changes, "seed": seed}
             trials[entry.label].append((tried, _planned(table, kind, overrides, folder / name)))

@@ -50,6 +50,7 @@ METHODS = {
     "flix": (None, {"flix_alpha": 0.5}, 60, [1.5, 3.5]),
     "dcgd": (None, {"flix_alpha": 0.5}, 60, [1.5, 3.5]),
     "diana": (None, {"flix_alpha": 0.5}, 60, [1.5, 3.5]),
+    "scafflix": (None, {"flix_alpha": 0.5, "scafflix_p": 0.4}, 60, [1.5, 3.5]),
     "fomaml": (
         None,
         {**META, "outer_step": 1.0, "support_fraction": 1.0},

@@ -101,6 +101,27 @@ def test_shares_of_a_label_have_the_second_moment_of_the_dirichlet_law(alpha):
     assert moment == pytest.approx((alpha + 1) / (n_clients * (n_clients * alpha + 1)), rel=0.06)
 
 
+def test_labels_of_a_group_are_dealt_alike():
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 4000))
+    rng, options = np.random.default_rng(1), {"dirichlet_alpha": 0.4, "label_groups": 3}
+    parts = partitions.dirichlet(labels, 8, rng, **options)
+    assert sorted(np.concatenate(parts)) == list(range(len(labels)))
+    shares = np.stack([np.bincount(labels[part], minlength=10) for part in parts], 1) / 4000
+    # A client's share of a label is that of the label's group, but for the draw of the samples.
+    apart = np.abs(shares[:, None] - shares[None]).max(2)
+    alike = apart < 0.05
+    assert sorted(alike.sum(1)) == [3] * 6 + [4] * 4 and (alike == alike.T).all()
+    assert apart[~alike].min() > 0.1
+    with pytest.raises(InputError, match=r"data\.label_groups is 11; .* at most 10"):
+        partitions.dirichlet(labels, 8, rng, label_groups=11)
+    whole = partitions.dirichlet(labels, 8, np.random.default_rng(1), label_groups=1)
+    (sizes,) = {tuple(len(part) for part in whole)}
+    draw = np.random.default_rng(1)
+    draw.permutation(10)
+    expected = draw.multinomial(len(labels), draw.dirichlet(np.full(8, 0.4)))
+    assert np.array_equal(sizes, expected)
+
+
 def test_pathological_shards_are_about_equal_and_pairs_of_labels_are_mixed():
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
     parts = partitions.pathological(labels, 100, np.random.default_rng(0))

@@ -77,6 +77,21 @@ def test_the_published_test_part_tests(tmp_path: Path):
     assert any(np.array_equal(first, picture) for picture in x[200:])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_standardised_pictures_have_the_constants_of_the_published_code(tmp_path: Path, dtype):
+    write_cifar_10(tmp_path)
+    plain, other = (
+        cifar_10(tmp_path, 3, standardise=which).load(np.arange(3), dtype)
+        for which in (False, True)
+    )
+    means = torch.tensor([0.4914, 0.4822, 0.4465], dtype=dtype).view(3, 1, 1)
+    deviations = torch.tensor([0.2023, 0.1994, 0.2010], dtype=dtype).view(3, 1, 1)
+    for name in ("train", "val", "test"):
+        x, y = getattr(plain, name), getattr(other, name)
+        assert torch.equal(x.y, y.y) and y.x.dtype == dtype
+        torch.testing.assert_close(y.x, (x.x - means) / deviations, rtol=0, atol=1e-6)
+
+
 def test_cifar_100_has_coarse_labels_to_deal_by(tmp_path: Path):
     x, y, _ = write_cifar_100(tmp_path / "cifar-100-python")
     dataset = cifar_100(tmp_path, pachinko_alpha=1e-6, pachinko_beta=1e6)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from loading import dataset_of
 
+import mpifed
 from mpifed.dataset import Dataset
 from mpifed.errors import InputError
 
@@ -278,3 +279,21 @@ def test_the_real_files(name: str, rows: int, columns: int, positive: int):
     if name == "mushrooms":
         assert bool(((train.x != 0).sum(dim=1) == 22).all())
         assert train.y[:5].tolist() == [0, 1, 1, 0, 1]
+
+
+@pytest.mark.slow
+def test_the_shipped_experiment_runs_on_a_table_of_the_shape_of_movielens(tmp_path: Path):
+    random = np.random.default_rng(0)
+    # 6040 users and 3706 movies, of which some are rated often.
+    users = np.repeat(np.arange(1, 6041), 20)
+    movies = 1 + np.floor(3706 * random.random(len(users)) ** 3).astype(int)
+    rows = np.column_stack([users, movies, random.integers(1, 6, len(users))])
+    text = "\n".join(f"{user}::{movie}::{stars}::0" for user, movie, stars in rows)
+    path = tmp_path / "ratings.dat"
+    path.write_text(text)
+    options = {"data.path": str(path), "rounds": 2, "evaluation.every": 1}
+    run = mpifed.run("fedmm-ratings", output=tmp_path / "run", quiet=True, **options)
+    objective = run.metrics["objective"]
+    assert run.summary["clients"] == 20 and run.clients["n_train"].tolist() == [250] * 20
+    assert run.learnt["dictionary"].shape == (500, 50)
+    assert np.isfinite(objective).all() and objective[2] < objective[0]

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from loading import dataset_of
 from scipy.stats import norm
 
+from mpifed.config.configuration import resolve
+from mpifed.config.experiments import read_experiment
 from mpifed.dataset import stream
+from mpifed.mpi.communicator import Alone
+from mpifed.training.build import make_dataset
 
 BOTH = pytest.mark.parametrize("variant", ["paper", "corrected"])
 
@@ -256,6 +260,15 @@ def test_facts_of_the_published_benchmark():
     labels = dataset.load(np.arange(300), torch.float32).test.y
     # 0.5 without the defect. 0.633 with n_test = 5000, which is another continuation of the stream.
     assert float((labels == 0).double().mean()) == pytest.approx(0.633, abs=0.008)
+
+
+@pytest.mark.parametrize("name", ["released", "unseen", "time", "sampling"])
+def test_the_data_of_the_papers_tables_have_its_number_of_training_samples(name):
+    # Table 1 of Marfoq et al. 2021: 1,570,507 samples, of which each of 300 clients tests on 5000.
+    configuration = resolve(read_experiment(f"synthetic-{name}"))
+    dataset = make_dataset(configuration, Alone())
+    assert dataset.description.n_train.sum() == 1_570_507 - 300 * 5000
+    assert dataset.description.n_test.tolist() == [5000] * 300
 
 
 def test_the_defect_leaves_constant_labels_and_overwrites_the_first_rows():

@@ -125,8 +125,13 @@ def test_samples_are_a_function_of_their_generator():
         assert torch.equal(first, getattr(again, sample)(stream(0, "x", 3, 7), 65))
         assert not torch.equal(first, getattr(bench, sample)(stream(0, "x", 3, 8), 65))
         assert not torch.equal(first, getattr(other, sample)(stream(0, "x", 3, 7), 65))
+    wide = bench.sample_source(stream(0, "x"), 65, torch.float64)
+    assert torch.equal(wide.float(), bench.sample_source(stream(0, "x"), 65))
+    # The map is computed in the type of the samples.
     wide = bench.sample_target(stream(0, "x"), 65, torch.float64)
-    assert torch.equal(wide.float(), bench.sample_target(stream(0, "x"), 65))
+    assert torch.equal(wide, bench.true_map(bench.sample_source(stream(0, "x"), 65, torch.float64)))
+    narrow = bench.sample_target(stream(0, "x"), 65)
+    assert torch.allclose(narrow.double(), wide, rtol=0, atol=1e-5)
 
 
 # L2-UVP of the linear map that carries mean and covariance, in the published table of results
