@@ -48,6 +48,7 @@ from mpifed.errors import (
 from mpifed.tracking import TRACK_VARIABLE, TRACKERS
 from mpifed.watchdog.guard import skip_teardown
 from mpifed.watchdog.heartbeat import (
+    await_forks,
     failure_reported,
     hosted_clients,
     set_failure,
@@ -298,6 +299,7 @@ def world_of_ranks(expected: int | None = None) -> Any:
         from mpifed.mpi.communicator import begin_mpi, world
 
         skip_teardown()
+        await_forks()
         begin_mpi()
         communicator = world(expected)
         share_leader(communicator)
