@@ -53,6 +53,8 @@ def contiguous_owners(
     [0, 0, 0, 1]
     """
     n, blocks = len(work), min(n_ranks, len(work))
+    if blocks == n:
+        return np.arange(n, dtype=np.int32)
     total = np.concatenate([[0.0], np.cumsum(work, dtype=np.float64)])
     low, high = float(work.max()), float(total[-1])
     for _ in range(60):
