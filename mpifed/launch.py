@@ -422,7 +422,8 @@ def _requests_to_stop() -> Iterator[Callable[[], bool]]:
     handlers = {**dict.fromkeys(STOP_SIGNALS, note), signal.SIGINT: interrupt}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     _hold_stop_signals_at_forks()
-    release_signals()
+    if watched():
+        release_signals()
     try:
         yield lambda: bool(received)
     finally:

@@ -57,7 +57,6 @@ from mpifed.exchange.correction import (
     halves,
 )
 from mpifed.exchange.pre_aggregation import PreAggregator
-from mpifed.exchange.reduction import SparseRows, add_scaled, flat_positions, gathered
 from mpifed.exchange.routes import Nearby
 from mpifed.exchange.server_optimizers import (
     Adam,
@@ -70,6 +69,7 @@ from mpifed.exchange.server_optimizers import (
     averaged_buffers,
 )
 from mpifed.federation.clients import Draws
+from mpifed.federation.reduction import SparseRows, add_scaled, flat_positions, gathered
 from mpifed.local.optimizers import adam_step
 from topologies.parameters import ComponentOf
 

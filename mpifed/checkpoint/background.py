@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mpifed import state as states
 from mpifed.checkpoint.files import Meta, Part, parts, write
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.state import host_memory
 
 # Added to the nice value of the threads that write, below those that compute.

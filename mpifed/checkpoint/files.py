@@ -21,7 +21,7 @@ from mpifed.checkpoint.format import Meta as Meta
 from mpifed.checkpoint.integrity import Damaged as Damaged
 from mpifed.checkpoint.integrity import seal, verify_on_disk, verify_seal
 from mpifed.errors import PeerFailure, RunError
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.io.atomic import partial_of, replacing
 from mpifed.io.hdf5 import disk_reason, opened
 from mpifed.mpi.communicator import Communicator
@@ -345,9 +345,14 @@ def read_state(
             target = fresh.detach().numpy()
             same = stored.shape[is_rows:] == target.shape[is_rows:] and stored.dtype == target.dtype
             if not same or (is_rows and len(hosted) and hosted[-1] >= len(stored)):
-                stored_form = f"{stored.dtype} {stored.shape}"
+                remedy = (
+                    ""
+                    if is_rows
+                    else ": rows of clients are declared as state.shared(), follows() or client()"
+                )
                 raise Damaged(
-                    f"{path} holds '{name}' as {stored_form}, which is not this run's form"
+                    f"{path} holds '{name}' as {stored.dtype} {stored.shape}, and this run as "
+                    f"{target.dtype} {target.shape}{remedy}"
                 )
             if target.size and is_rows:
                 stored.read_direct(target, selection(hosted))

@@ -214,7 +214,7 @@ def checked_section(
                 )
     completed = getattr(component, "complete_options", None)
     if completed is not None:
-        checked = dict(completed(checked, n_training))
+        checked = dict(called(path, name, completed, checked, n_training))
     return Section(name, checked)
 
 
@@ -261,6 +261,18 @@ def load(target: str, field: str) -> Callable[..., Any]:
         # A user's own module may fail to import in any way.
         field_text = f"{field} is {excerpt(target)}, which cannot be imported"
         raise CodeError(f"{field_text}: {in_words(error)}") from error
+
+
+def called(path: str, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the component ``name``; what it fails with names the component."""
+    try:
+        return function(*arguments)
+    except (InputError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            error.__traceback__ = error.__traceback__.tb_next
+        raise CodeError(f"{path} '{name}': {in_words(error)}") from error
 
 
 def source(component: Callable[..., Any]) -> str:

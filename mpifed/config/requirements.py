@@ -14,7 +14,7 @@ from typing import Any
 
 from annotated_types import Gt, Lt
 
-from mpifed.components.registry import Section, find, find_algorithm, make, plain
+from mpifed.components.registry import Section, called, find, find_algorithm, make, plain
 from mpifed.components.requirement import Not, Only, Requirement
 from mpifed.components.tables import TABLES
 from mpifed.errors import InputError
@@ -320,11 +320,13 @@ def _check(configuration: Any, prefix: str) -> None:
         if ":" in section.name:  # keys of shipped classes are known
             check_keys(section.name, getattr(component, "requires", ()), configuration)
         for requirement in getattr(component, "requires", ()):
-            _check_one(configuration, requirement, [path, *requirement.when], prefix)
-    for _, section, component in components:
+            needed = (configuration, requirement, [path, *requirement.when], prefix)
+            called(path, section.name, _check_one, *needed)
+    for path, section, component in components:
         if hasattr(component, "validate"):
             _, *names = inspect.signature(component.validate).parameters
-            component.validate(section.options, *map(partial(getattr, configuration), names))
+            needed = (section.options, *map(partial(getattr, configuration), names))
+            called(path, section.name, component.validate, *needed)
 
 
 def check_keys(name: str, requires: Iterable[Requirement], configuration: Any) -> None:

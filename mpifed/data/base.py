@@ -83,6 +83,11 @@ class Description:
         return len(self.n_train)
 
     @property
+    def n_samples(self) -> np.ndarray:
+        """Samples of each client in all splits, int64 (n_clients,)."""
+        return self.n_train + self.n_val + self.n_test
+
+    @property
     def n_outputs(self) -> int:
         """Numbers that a model gives for an input: 1 for binary labels, else ``n_classes``."""
         binary = self.task == "classification" and self.n_classes == 2
@@ -377,6 +382,21 @@ def bad_row(x: torch.Tensor, y: torch.Tensor, description: Description) -> tuple
             row = int(finite.reshape(len(x), -1).all(axis=1).argmin())
             return row, f"{what} that is not finite"
     return None
+
+
+def check_tokens(shards: Shards, n_tokens: int, origin: str) -> None:
+    """Refuse inputs that are no whole numbers below ``n_tokens``; ``origin`` names the data."""
+    for name in SPLITS:
+        split: Split = getattr(shards, name)
+        for row, client in enumerate(shards.client_ids.tolist()):
+            x = split.x[split.rows_of(row)]
+            wrong = (x < 0) | (x >= n_tokens) | (x != x.trunc())
+            if wrong.any():
+                raise InputError(
+                    f"{origin}, where /{name} of client {client} has the token "
+                    f"{x[wrong][0].item():g}, but the model takes whole numbers from 0 to "
+                    f"{n_tokens - 1}; model.vocabulary may be larger"
+                )
 
 
 def allocated(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -328,7 +328,7 @@ def make(dataset: Dataset, output: Path, options: Mapping[str, Any], seed: int, 
     made_by = seed if dataset.seed is None else dataset.seed
     contents = Contents(description, partition, made_by, stored, dataset.divisor)
     row = math.prod(description.input_shape) * np.dtype(stored).itemsize
-    sizes = (description.n_train + description.n_val + description.n_test) * row
+    sizes = description.n_samples * row
     check_memory(
         float(sizes.max()),
         f"client {sizes.argmax()}, of samples of shape {description.input_shape},",

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.federation.clients import Federation, participants
+from mpifed.federation.federation import Federation, participants
 from mpifed.federation.options import PrivacyOptions
 from mpifed.federation.participation import Bernoulli, count_participants, fixed_fraction
 

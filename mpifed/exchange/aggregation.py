@@ -21,7 +21,7 @@ from torch import Tensor
 from mpifed.components.registry import checked_section, find, make
 from mpifed.errors import InputError
 from mpifed.exchange.base import Round
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.federation.participation import Participation, count_participants, fixed_fraction
 from mpifed.state import check_result, on_host
 

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import RunError
-from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
+from mpifed.exchange.base import Channel, Exchange, LastingMemory, Round, bits_of, timed
 from mpifed.exchange.mixing_product import MixingProduct, is_dense
-from mpifed.exchange.reduction import check_not_diverged
 from mpifed.exchange.routes import arrivals, transfer
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
+from mpifed.federation.reduction import check_not_diverged
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys
 from mpifed.state import client
@@ -166,7 +166,7 @@ def mixed_in_pairs(nodes: np.ndarray, partners: np.ndarray, changed: np.ndarray)
 
 
 @dataclass(frozen=True)
-class Values:
+class Values(LastingMemory):
     """What is kept of the clients' values under asynchronous gossip."""
 
     kept: Tensor = client()

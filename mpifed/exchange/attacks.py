@@ -18,7 +18,7 @@ from torch import Tensor
 from mpifed.components.registry import Section, find
 from mpifed.errors import InputError
 from mpifed.exchange.base import Transform, Updates
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.random import stream
 from mpifed.state import check_result
 from topologies.schema import LARGEST

@@ -37,9 +37,10 @@ from torch import Tensor
 from mpifed.components.registry import find
 from mpifed.errors import RunError
 from mpifed.exchange.compression import Compressor
-from mpifed.exchange.reduction import SparseRows
-from mpifed.federation.clients import Draws, Federation
+from mpifed.federation.clients import Draws
+from mpifed.federation.federation import Federation
 from mpifed.federation.options import PrivacyOptions, StepScale
+from mpifed.federation.reduction import SparseRows
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing
 
@@ -105,6 +106,11 @@ class Round:
     def draws(self) -> Draws:
         """The random numbers of the round."""
         return Draws(self.seed, self.number)
+
+
+@dataclass(frozen=True)
+class LastingMemory:
+    """Base class of memories of all hosted clients, whoever takes part, changed in place."""
 
 
 @dataclass(frozen=True)
@@ -427,13 +433,9 @@ class Exchange(ABC):
         Where updates are private, how.
     transforms : list of Transform
         What clients do to their updates before they send them, in turn: noise, then attacks.
-    values_kept : int
-        Values of each client that it keeps for others; where there are any, its memory is that of
-        all hosted clients, whoever takes part, and changed in place.
     """
 
     shared_is_rows: ClassVar[bool]
-    values_kept: int = 0
 
     def __init__(
         self,
@@ -501,13 +503,14 @@ class Exchange(ABC):
         active : ndarray
             Who takes part, bool (n_clients,), the same on every rank.
         memory : Any
-            The participants' rows of what earlier rounds left behind; see ``values_kept``.
+            The participants' rows of what earlier rounds left behind, or a ``LastingMemory``.
         """
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
         """Return the memory before round 1 for the ``shared`` fields of a state.
 
-        It is a state dataclass with a row for each of ``n_hosted`` clients, or ``state.Nothing``.
+        It is a state dataclass with a row for each of ``n_hosted`` clients, or ``state.Nothing``;
+        rounds change a ``LastingMemory`` in place.
         """
         return Nothing()
 

@@ -30,7 +30,7 @@ from torch import Tensor
 from mpifed.exchange.aggregation import norms
 from mpifed.exchange.attacks import Attack, ClientNumber
 from mpifed.exchange.base import Round, Updates, to_server
-from mpifed.exchange.reduction import weighted_sum
+from mpifed.federation.reduction import weighted_sum
 from mpifed.state import check_result
 
 EVALUATIONS, SHRINKING = 16, 0.8

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from mpifed.components.registry import make, named, plain
 from mpifed.errors import InputError
-from mpifed.federation.clients import Draws, Federation
+from mpifed.federation.clients import Draws
+from mpifed.federation.federation import Federation
 from mpifed.random import rows_of_bits
 from mpifed.state import check_result, on_host
 from topologies.parameters import ComponentOf

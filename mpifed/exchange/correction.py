@@ -30,7 +30,8 @@ import topologies
 from mpifed.components.registry import checked_section, make, named
 from mpifed.errors import InputError
 from mpifed.exchange.routes import Nearby
-from mpifed.federation.clients import Draws, Federation
+from mpifed.federation.clients import Draws
+from mpifed.federation.federation import Federation
 from mpifed.state import client, pair_of
 
 Needs = Literal["positive", "doubly_stochastic", "symmetric", "static", "tree"]

@@ -29,10 +29,10 @@ from mpifed.exchange.mixing_options import (
     prepare_arrays,
     restore,
 )
-from mpifed.exchange.reduction import weighted_sum
 from mpifed.exchange.routes import Routing
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.federation.options import StepScale
+from mpifed.federation.reduction import weighted_sum
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.reused import Reused
 from mpifed.state import Nothing, on_host
@@ -111,6 +111,7 @@ class Gossip(Exchange):
         super().__init__(federation, seed, stored, compressor)
         self.asynchrony = asynchrony
         self.kept_versions = kept_versions
+        # Of each client, for others.
         self.values_kept = {"none": 0, "wait_free": kept_versions or 2, "pairwise": 1}[asynchrony]
         self.timetable: Timetable | None = None
         # Receivers and senders of a round's messages, in turn, where clients choose them.

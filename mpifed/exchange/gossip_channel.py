@@ -24,8 +24,8 @@ from mpifed.exchange.correction import (
     Observations,
 )
 from mpifed.exchange.mixing_product import shared_weights
-from mpifed.exchange.reduction import check_not_diverged, weighted_sum
 from mpifed.exchange.routes import Nearby, Route, Routing, arrivals, nearby
+from mpifed.federation.reduction import check_not_diverged, weighted_sum
 from mpifed.mpi.reused import Reused
 from mpifed.state import check_result, client, on_host, pair_of
 

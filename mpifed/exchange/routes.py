@@ -18,8 +18,8 @@ from torch import Tensor
 import topologies
 from mpifed.errors import RunError
 from mpifed.exchange.mixing_product import WIDTH, MixingProduct, is_dense
-from mpifed.exchange.reduction import bytes_of_sum, check_not_diverged
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
+from mpifed.federation.reduction import bytes_of_sum, check_not_diverged
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import on_host
 from topologies import MixingMatrix

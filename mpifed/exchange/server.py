@@ -32,16 +32,16 @@ from mpifed.exchange.base import (
 from mpifed.exchange.compression import Compressor, message_sizes
 from mpifed.exchange.pre_aggregation import NoPreAggregator
 from mpifed.exchange.privacy import central_noise
-from mpifed.exchange.reduction import (
+from mpifed.exchange.server_optimizers import Centre, ServerMemory
+from mpifed.exchange.transforms import Clip, Sending, sending
+from mpifed.federation.federation import Federation
+from mpifed.federation.participation import Participation
+from mpifed.federation.reduction import (
     SparseRows,
     check_not_diverged,
     sum_and_mass,
     weighted_sum,
 )
-from mpifed.exchange.server_optimizers import Centre, ServerMemory
-from mpifed.exchange.transforms import Clip, Sending, sending
-from mpifed.federation.clients import Federation
-from mpifed.federation.participation import Participation
 from mpifed.state import Nothing, on_host
 from topologies.parameters import ComponentOf
 

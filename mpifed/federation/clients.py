@@ -1,127 +1,24 @@
-"""Clients, the ranks that host them, and who takes part in a round.
-
-Users and algorithms work with clients; only this module translates them to ranks. ``Federation``
-is what every rank knows alike; ``Clients`` is the view of some hosted clients that a method
-computes on.
-"""
+"""Some clients hosted on this rank, as a method computes on them, and their random numbers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed.data.base import Shards
-from mpifed.federation.participation import (
-    Participation,
-    count_unseen,
-    inclusion,
-    is_unbiased,
-    present,
-)
-from mpifed.federation.tree import Tree, codes_of, group_sizes
-from mpifed.mpi.communicator import Communicator
+from mpifed.federation.federation import Federation
+from mpifed.federation.reduction import weighted_sum
+from mpifed.mpi.agreement import agree
 from mpifed.random import client_keys, stream
+from mpifed.state import on_host
 
-
-@dataclass(frozen=True)
-class Federation:
-    """The clients 0 ... n-1, their owners and their numbers of training samples.
-
-    Attributes
-    ----------
-    communicator : Communicator
-        The ranks.
-    owner : ndarray of int32, shape (n_clients,)
-        The rank that hosts each client.
-    unseen : ndarray of bool, shape (n_clients,)
-        True for clients that are kept out of training.
-    n_train : ndarray of int64, shape (n_clients,)
-        Training samples of each client.
-    participation : float or mapping
-        Who takes part in a round; see ``participation``.
-    """
-
-    communicator: Communicator
-    owner: np.ndarray
-    unseen: np.ndarray
-    n_train: np.ndarray
-    participation: Participation = 1.0
-
-    @property
-    def n_clients(self) -> int:
-        """The number of clients, unseen ones included."""
-        return len(self.owner)
-
-    @cached_property
-    def hosted(self) -> np.ndarray:
-        """The clients of this rank, ascending, int64 (n_hosted,)."""
-        return np.flatnonzero(self.owner == self.communicator.rank)
-
-    @cached_property
-    def training(self) -> np.ndarray:
-        """The clients that take part in training, ascending, int32 (n_training,)."""
-        return np.flatnonzero(~self.unseen).astype(np.int32)
-
-    @cached_property
-    def tree(self) -> Tree:
-        """The tree along which sums over clients are added."""
-        sizes = group_sizes(self.communicator.nodes())
-        return Tree(codes_of(self.n_train), self.owner, sizes)
-
-    @cached_property
-    def n_train_total(self) -> int:
-        """Training samples of all training clients, the n of the papers."""
-        return int(self.n_train[self.training].sum())
-
-    @cached_property
-    def inclusion(self) -> float:
-        """The probability with which a training client takes part in a round, the p of FedMM."""
-        return inclusion(self.participation, len(self.training))
-
-    @property
-    def is_unbiased(self) -> bool:
-        """Whether a server weighs participants by n_t / (n p) instead of n_t over their sum."""
-        return is_unbiased(self.participation)
-
-    def hosted_of(self, rank: int) -> np.ndarray:
-        """Return the clients of ``rank``, ascending, int64."""
-        return np.flatnonzero(self.owner == rank)
-
-
-def draw_unseen(n_clients: int, fraction: float, seed: int) -> np.ndarray:
-    """Draw the clients that are kept out of training.
-
-    Parameters
-    ----------
-    n_clients : int
-        The number of clients.
-    fraction : float
-        The share that is kept out, in [0, 1].
-    seed : int
-        The seed of the run.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_clients,)
-        True for unseen clients.
-    """
-    unseen = np.zeros(n_clients, bool)
-    count = count_unseen(n_clients, fraction)
-    if not count:
-        return unseen
-    unseen[stream(seed, "unseen").permutation(n_clients)[:count]] = True
-    return unseen
-
-
-def participants(
-    federation: Federation, participation: Participation, seed: int, round: int
-) -> np.ndarray:
-    """Return who takes part in ``round``: bool (n_clients,), the same on every rank."""
-    return present(participation, federation.training, federation.n_clients, seed, round)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -129,7 +26,7 @@ class Clients:
     """Some of the clients hosted on this rank, as a method sees them.
 
     ``len(clients)`` is their number, and ``ids``, ``n_train``, ``weights`` and ``equal_weights``
-    have an entry for each.
+    have an entry for each. The first four attributes make them.
 
     Attributes
     ----------
@@ -142,35 +39,34 @@ class Clients:
         samples of these clients alone were made.
     effort : ndarray of float64, shape (len,), or None
         The share of its local steps that each client takes; None if all take all.
+    ids : ndarray of int64, shape (len,)
+        Client numbers.
+    n_train : ndarray of int64, shape (len,)
+        The training samples n_t of each client.
+    device : torch.device
+        Where the samples are, and with them the models.
     """
 
     federation: Federation
     shards: Shards
     rows: np.ndarray
     effort: np.ndarray | None = None
+    ids: np.ndarray = field(init=False)
+    n_train: np.ndarray = field(init=False)
+    device: torch.device = field(init=False)
+
+    def __post_init__(self) -> None:
+        ids = self.shards.client_ids[self.rows]
+        # The class is frozen.
+        vars(self).update(ids=ids, n_train=self.federation.n_train[ids], device=self.shards.device)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @cached_property
-    def device(self) -> torch.device:
-        """Where the samples are, and with them the models."""
-        return self.shards.device
-
-    @cached_property
-    def ids(self) -> np.ndarray:
-        """Client numbers, int64 (len,)."""
-        return self.shards.client_ids[self.rows]
-
-    @cached_property
     def positions(self) -> np.ndarray:
         """Positions of these clients among those in training, int64 (len,); not of unseen ones."""
         return np.searchsorted(self.federation.training, self.ids)
-
-    @cached_property
-    def n_train(self) -> np.ndarray:
-        """The training samples n_t of each client, int64 (len,)."""
-        return self.federation.n_train[self.ids]
 
     @cached_property
     def weights(self) -> Tensor:
@@ -201,6 +97,46 @@ class Clients:
     def starts(self) -> np.ndarray:
         """First training row of each client in ``shards.train``, int64 (len,)."""
         return self.shards.train.offsets[:-1][self.rows]
+
+    def total(self, rows: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return sum_t weights[t] rows[t] over these clients of all ranks. Collective.
+
+        It is measured, and not booked as sent.
+
+        Parameters
+        ----------
+        rows : Tensor
+            Their numbers, (len, ...).
+        weights : Tensor, optional
+            Their weights, (len,); ones by default.
+
+        Returns
+        -------
+        Tensor
+            float64, of the shape of a row: () where each client has one number.
+        """
+        w = torch.ones(len(self), dtype=torch.float64) if weights is None else weights
+        flat = rows.double().reshape(len(self), rows.shape[1:].numel())
+        summed = weighted_sum(self.federation, flat, on_host(w.double()), self.ids, "measure")
+        return summed.reshape(rows.shape[1:])
+
+    def largest(self, values: Tensor) -> float:
+        """Return the largest of ``values`` of all ranks, 0 if there are none. Collective."""
+        hosted = float(values.max()) if len(values) else 0.0
+        return float(self.federation.communicator.max(np.array([hosted]))[0])
+
+    def agreed(self, action: Callable[[], T]) -> T:
+        """Return ``action()`` once it has ended on every rank. Collective."""
+        return agree(self.federation.communicator, action)
+
+    def computed_once(self, make: Callable[[], T]) -> T:
+        """Return ``make()`` of rank 0 on every rank, so that all have the same bits. Collective."""
+        communicator = self.federation.communicator
+        return communicator.broadcast_object(make() if communicator.rank == 0 else None)
+
+    def where_recorded(self, make: Callable[[], dict[str, T]]) -> dict[str, T]:
+        """Return ``make()`` where metrics.csv is written; {} elsewhere. Not collective."""
+        return make() if self.federation.communicator.rank == 0 else {}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from mpifed.data.base import (
     empty_split,
     parts_up_to,
 )
-from mpifed.federation.clients import Clients, Federation
+from mpifed.federation.clients import Clients
+from mpifed.federation.federation import Federation
 
 # Bytes of the samples of clients that are scored together, at most, but for one client alone: few
 # enough that the next ones take the same memory.
@@ -46,9 +47,12 @@ class LoadedShards:
 
     def among_hosted(self, rows: np.ndarray) -> Clients:
         """Return the same clients, their rows being positions among all hosted clients."""
-        if len(self._lasting) == LASTING:  # a sample of clients is another one in each round
-            self._lasting.clear()
-        return self._lasting.setdefault(rows.tobytes(), self.clients(rows))
+        key = rows.tobytes()
+        if key not in self._lasting:
+            if len(self._lasting) == LASTING:  # a sample of clients is another one in each round
+                self._lasting.clear()
+            self._lasting[key] = self.clients(rows)
+        return self._lasting[key]
 
     def blocks(self, rows: np.ndarray) -> Iterator[slice]:
         """Yield the parts of ``rows`` that are scored together: here all of them."""

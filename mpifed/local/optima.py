@@ -64,6 +64,13 @@ class Search:
             )
 
 
+def starting_point(model: Model, start: str | None, draws: Draws, dtype: torch.dtype) -> Tensor:
+    """Return one model, (1, P): of ones, random, or by any other word of zeros."""
+    if start == "random":
+        return torch.from_numpy(model.init(draws.stream("model"))).to(dtype)[None]
+    return torch.full((1, model.n_parameters), float(start == "ones"), dtype=dtype)
+
+
 def local_starts(
     model: Model, clients: Clients, draws: Draws, start: Start, dtype: torch.dtype
 ) -> Tensor:

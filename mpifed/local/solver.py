@@ -525,6 +525,21 @@ class LocalSolver:
         names = purpose, epochs_field, self.step_scale
         return LocalSolver(model or self.model, changed, *shared, *names)
 
+    def tuner(self, epochs: int, lr: float | None) -> LocalSolver:
+        """Return the solver of ``tune_epochs`` and ``tune_lr``, for ``tuned``."""
+        rate = self.options.lr if lr is None else lr
+        changes: dict[str, Any] = {"epochs": epochs, "steps": None, "lr": rate}
+        field = "algorithm.tune_epochs"
+        return self.variant("fine-tuning", field, lr_schedule="constant", **changes)
+
+    def tuned(
+        self, models: Tensor, clients: Clients, draws: Draws, mask: Tensor | None = None
+    ) -> Tensor:
+        """Return ``models`` (1, P) or (clients, 1, P), trained by every client from no momentum."""
+        start = models.expand(len(clients), 1, models.shape[-1])
+        fresh = self.init(len(clients), 1, models.dtype)
+        return self(start, fresh, clients, draws, mask=mask)[0]
+
     def scaled(self, step_scale: StepScale) -> LocalSolver:
         """Return the same solver with another rule for the rates under gossip."""
         solver = copy.copy(self)

@@ -6,11 +6,12 @@
 what a method derives from          ``Algorithm``, as ``Algorithm[Channel]`` for any exchange,
                                     ``Algorithm[ServerChannel]`` for a server, or
                                     ``Algorithm[GossipChannel]`` where clients choose neighbours
-what it is given                    ``Clients``, ``Draws`` (its random numbers), ``Exchange`` in
-                                    ``init``, a channel in ``round``
+what it is given                    ``Clients``, also for sums over those of all ranks outside of
+                                    a round (``clients.total``); ``Draws``, its random numbers;
+                                    ``Exchange`` in ``init``, a channel in ``round``
 what it computes with               ``LocalSolver``, whose state is an ``OptimizerState``;
                                     ``initial_models``
-what clients deploy                 ``Predictor``; ``tuner_of`` and ``tuned`` fine-tune first
+what clients deploy                 ``Predictor``, after fine-tuning by a ``local.tuner``
 terms of the gradient               ``Proximal`` and ``Shift``; others derive from ``Adjustment``
 several models, one minibatch       ``Coupling``, whose ``move`` gets a ``Minibatch``
 what does not go together           is declared in ``requires``, a tuple of ``Requirement``, with
@@ -23,12 +24,9 @@ Fields of the state are declared by ``mpifed.state``; bad options raise ``InputE
 
 For some families of methods:
 
-* sums over all clients, also outside of a round: ``total``, ``largest``, ``agreed``,
-  ``computed_once``, ``where_recorded``; ``to_server`` of a channel that may lead to one
+* ``to_server`` of a channel that may lead to one
 * ``AnyChannel``, of base classes whose subclasses say which; ``StepScale`` of rates under gossip
 * ``over_rates``, moves divided by the learning rates of their steps
-* ``starting_point``, a first model of zeros or ones; ``label_sums`` and ``new_prototypes`` of
-  representations
 * another run's results: ``stored_configuration``, ``stored_state``, ``plain``
 * an option that is a component: ``checked_section``, and ``find`` by its name
 * ``heartbeat`` of a long computation.
@@ -37,18 +35,15 @@ For some families of methods:
 from mpifed.components.registry import checked_section, find, plain
 from mpifed.components.requirement import Not, Only, Requirement
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
-from mpifed.exchange.collectives import agreed, computed_once, largest, total, where_recorded
 from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.options import StepScale
 from mpifed.local.adjustments import Adjustment, Coupling, Minibatch, Proximal, Shift
 from mpifed.local.solver import LocalSolver, OptimizerState, over_rates
 from mpifed.method.algorithm import Algorithm, AnyChannel
-from mpifed.method.initial import initial_models, starting_point
+from mpifed.method.initial import initial_models
 from mpifed.method.predictor import Predictor
-from mpifed.method.prototypes import label_sums, new_prototypes
 from mpifed.method.stored import stored_configuration, stored_state
-from mpifed.method.tuning import tuned, tuner_of
 from mpifed.watchdog import heartbeat
 
 __all__ = [
@@ -72,23 +67,13 @@ __all__ = [
     "ServerChannel",
     "Shift",
     "StepScale",
-    "agreed",
     "checked_section",
-    "computed_once",
     "find",
     "heartbeat",
     "initial_models",
-    "label_sums",
-    "largest",
-    "new_prototypes",
     "over_rates",
     "plain",
-    "starting_point",
     "stored_configuration",
     "stored_state",
     "to_server",
-    "total",
-    "tuned",
-    "tuner_of",
-    "where_recorded",
 ]

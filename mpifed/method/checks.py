@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.errors import wrong_result
+from mpifed.errors import PeerFailure, wrong_result
 from mpifed.method.algorithm import Algorithm
 from mpifed.method.predictor import Predictor
-from mpifed.state import tensors
+from mpifed.mpi.protocol import Communicator
+from mpifed.state import on_host, server_digest, tensors
 
 
 def check_state(algorithm: Algorithm, method: str, state: Any, before: Any = None) -> None:
@@ -31,9 +34,17 @@ def check_state(algorithm: Algorithm, method: str, state: Any, before: Any = Non
         example = value if before is None else getattr(before, name)
         storable = value.layout == torch.strided and value.dtype != torch.bfloat16
         if not storable or (value.dtype, value.shape) != (example.dtype, example.shape):
-            description += f" {value.layout} {value.dtype} of shape {tuple(value.shape)}"
-            expected = f"a dense {example.dtype}, as numpy has it, of shape {tuple(example.shape)}"
-            raise wrong_result(algorithm, method, description, expected)
+            remedy = "a dense tensor of a type that numpy has, as by .to_dense() or .float()"
+            if before is not None and storable:
+                same_shape = value.shape == example.shape
+                remedy = f"{_form(example)}" + f", as by .to(state.{name})" * same_shape
+            raise wrong_result(algorithm, method, f"{description} {_form(value)}", remedy)
+
+
+def _form(tensor: Tensor) -> str:
+    layout = "" if tensor.layout == torch.strided else f"{tensor.layout} ".removeprefix("torch.")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{layout}{dtype} of shape {tuple(tensor.shape)}"
 
 
 def check_rows(algorithm: Algorithm, state: Any, n_clients: int, shared_is_rows: bool) -> None:
@@ -43,6 +54,39 @@ def check_rows(algorithm: Algorithm, state: Any, n_clients: int, shared_is_rows:
             description = f"a state whose {name} has shape {tuple(tensor.shape)}"
             expected = f"a row for each of {n_clients} clients (exchange.spread gives shared ones)"
             raise wrong_result(algorithm, "init", description, expected)
+
+
+def checked_server_digest(
+    algorithm: Algorithm, state: Any, shared_is_rows: bool, communicator: Communicator
+) -> bytes:
+    """Return the digest of what the server owns; raise where it differs on a rank. Collective."""
+    digest = server_digest(state, shared_is_rows)
+    numbers = np.frombuffer(digest, np.uint8).astype(np.float64)
+    largest, negated = np.split(communicator.max(np.concatenate([numbers, -numbers])), 2)
+    if np.array_equal(largest, -negated):
+        return digest
+    forms = {
+        name: (_form(tensor), hashlib.sha256(on_host(tensor).tobytes()).digest())
+        for name, tensor, is_rows in tensors(state, shared_is_rows)
+        if not is_rows
+    }
+    gathered = communicator.gather_object(forms)
+    if gathered is None:
+        raise PeerFailure
+    name, rank = next(
+        (name, rank)
+        for name, of_first in forms.items()
+        for rank, others in enumerate(gathered)
+        if others[name] != of_first
+    )
+    raise wrong_result(
+        algorithm,
+        "init or round",
+        f"a state whose {name} is {forms[name][0]} on rank 0 and other numbers, "
+        f"{gathered[rank][name][0]}, on rank {rank}",
+        "what the server owns the same on every rank, and declare rows of clients as "
+        "state.shared(), follows() or client()",
+    )
 
 
 def checked_predictor(

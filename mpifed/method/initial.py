@@ -29,23 +29,6 @@ def initial_models(
     return torch.stack(rows).to(clients.device)
 
 
-def starting_point(
-    model: Model,
-    start: str | None,
-    clients: Clients,
-    exchange: Exchange,
-    draws: Draws,
-    dtype: torch.dtype,
-) -> Tensor:
-    """Return one model as shared state: of ones, random, or by any other word of zeros."""
-    first = torch.zeros(1, model.n_parameters, dtype=dtype, device=clients.device)
-    if start == "ones":
-        first += 1
-    elif start == "random":
-        first[0] = torch.from_numpy(model.init(draws.stream("model"))).to(dtype)
-    return exchange.spread(first)
-
-
 def _draw(model: Model, count: int, draws: Draws, client: int, dtype: torch.dtype) -> Tensor:
     models = [model.init(draws.stream(f"model {m}", client)) for m in range(count)]
     return torch.from_numpy(np.stack(models)).to(dtype)

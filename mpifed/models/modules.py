@@ -219,6 +219,11 @@ class ModuleModel(Model):
         return sum(p.numel() for p in self.network.parameters() if not p.requires_grad)
 
     @property
+    def n_tokens(self) -> int | None:
+        """What inputs are below as whole numbers; None where they are no tokens."""
+        return getattr(self.network, "n_tokens", None)
+
+    @property
     def n_buffers(self) -> int:  # type: ignore[override]
         """Numbers of running statistics."""
         return self.layout.size - self.layout.trained

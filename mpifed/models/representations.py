@@ -1,4 +1,6 @@
-"""Networks whose loss depends on their representations, and on what else a client was given."""
+"""Representations, which are what a network's last layer is given: losses in them, and their
+means.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy
 
+from mpifed.data.base import Split
 from mpifed.models.base import Gradient, Model
-from mpifed.models.heads import as_module, last_inputs, representation
+from mpifed.models.heads import as_module, last_inputs, last_sizes, representation
 
 Term = Callable[[Tensor, Tensor], Tensor]
 TermOf = Callable[[Tensor, Tensor], Term]
@@ -93,6 +96,31 @@ class RepresentationLoss(Model):
         assert self._term is not None
         term = self._term(z.flatten(1).to(outputs.dtype), y)
         return self.loss.samples(outputs, y) + term
+
+
+def label_sums(model: Model, models: Tensor, split: Split, rows: np.ndarray, labels: int) -> Tensor:
+    """Return sums over each client's samples of each label: of z, 1 and |z|^2.
+
+    Tensor of (clients, labels, h + 2), with the representations z of the samples of ``rows`` of the
+    split, by the row of ``models`` of each, (clients, 1, P).
+    """
+    inputs, _ = last_sizes(model)
+    all_sums = models.new_zeros(len(rows), labels, inputs + 2)
+    for sums, weights, row in zip(all_sums, models, rows, strict=True):
+        samples = split.of_client(row)
+        parts = zip(*(a.split(model.scored_together) for a in (samples.x, samples.y)), strict=True)
+        for x, y in parts:
+            z = representation(model, weights, x)[0]
+            squares = z.square().sum(1, keepdim=True)
+            sums.index_add_(0, y, torch.cat([z, torch.ones_like(squares), squares], 1))
+    return all_sums
+
+
+def label_means(sums: Tensor, before: Tensor) -> Tensor:
+    """Return prototypes (labels, h + 1) of sums of z and 1; those of ``before`` without samples."""
+    counts = sums[:, -1:]
+    means = (sums / counts.clamp(min=1)).to(before)
+    return torch.where(counts > 0, means, before)
 
 
 def contrastive(model: Model, mu: float, tau: float) -> RepresentationLoss:

@@ -37,7 +37,7 @@ KINDS = {
         "synthetic-gossip clients=10 exchange.topology=$module:$function",
     ),
     "compressor": (
-        "numbers of 16 bits (bfloat16)",
+        "a random share of the numbers",
         "digits-fedem algorithm=fedavg compression.name=$module:$name",
     ),
     "attack": (

@@ -30,6 +30,7 @@ from mpifed.data.base import SPLITS, Dataset, Description, Split
 from mpifed.errors import InputError, RunError
 from mpifed.exchange.aggregation import Aggregator, ByCoordinates, ByProducts
 from mpifed.exchange.attacks import Attack
+from mpifed.exchange.base import LastingMemory
 from mpifed.exchange.compression import PURPOSE, Compressor, message_sizes
 from mpifed.exchange.correction import Correction
 from mpifed.exchange.gossip import Gossip
@@ -51,6 +52,9 @@ DRAWS = 1000
 
 MESSAGE = "compression 0"
 """The random stream of the first message of a round."""
+
+SPOILT = 16
+"""Messages in which each coordinate is not finite, so that random ones are lost for certain."""
 
 RING = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
 
@@ -159,7 +163,8 @@ def watched_changes(algorithm: Algorithm) -> list[str]:
 
     def watched(state: Any, clients: Any, channel: Any, draws: Draws) -> Any:
         # Values kept for others are in one memory of all rounds.
-        memory = states.Nothing() if channel.exchange.values_kept else channel.memory
+        lasts = isinstance(channel.memory, LastingMemory)
+        memory = states.Nothing() if lasts else channel.memory
         watched_state = states.RunState(state, memory)
         before = {name: tensor.clone() for name, tensor, _ in states.tensors(watched_state, False)}
         moved = play(state, clients, channel, draws)
@@ -212,10 +217,11 @@ def check_compressor(compressor: Any, sizes: Sequence[int] = SIZES) -> None:
     """Check that a compressor is what it declares.
 
     A message keeps its shape and type, a row does not depend on the other rows, and the same draws
-    give the same message; rows are not changed in place; numbers that are not finite stay so; the
-    bits are whole numbers for each client; means over draws are the row itself where it is
-    unbiased, with variance within omega; and the error is within the contraction. Under a server,
-    the bits that a run books are those of ``bits``.
+    give the same message; rows are not changed in place; a number that is not finite arrives as
+    such, whatever its coordinate and the draw; where ``coordinates`` names those that are sent,
+    they are what arrives, times ``scale``; the bits are whole numbers for each client; means over
+    draws are the row itself where it is unbiased, with variance within omega; and the error is
+    within the contraction. Under a server, the bits that a run books are those of ``bits``.
 
     Parameters
     ----------
@@ -243,6 +249,7 @@ def check_compressor(compressor: Any, sizes: Sequence[int] = SIZES) -> None:
             continue
         for dtype in (torch.float32, torch.float64):
             _check_messages(operator, who, size, dtype)
+        _check_spoilt(operator, who, size)
         _check_losses(operator, who, size)
     if not isinstance(compressor, Compressor):
         _check_booked(operator, compressor, who)
@@ -277,12 +284,32 @@ def _check_messages(operator: Compressor, who: str, size: int, dtype: torch.dtyp
     assert (sizes >= 0).all(), f"{at}: bits() must not be negative"
     assert (counts <= size).all(), f"{at}: floats() must be at most the numbers in a row"
     assert not operator(torch.zeros_like(rows), draws, ids).any(), f"{at}: zeros do not stay zeros"
-    spoilt = rows.clone()
-    spoilt[1, -1] = torch.nan
-    lost = operator(spoilt, draws, ids)
-    assert not torch.isfinite(lost[1]).all() or not counts[1], (
-        f"{at}: a number that is not finite is lost, so that divergence is not seen"
-    )
+    columns = operator.coordinates(size, draws, ids, PURPOSE)
+    if columns is not None:
+        chosen = torch.zeros_like(rows).scatter_(1, torch.from_numpy(columns), 1.0)
+        assert torch.equal(rows * chosen * operator.scale(size), arrived), (
+            f"{at}: what arrives is not the coordinates of coordinates() times scale()"
+        )
+
+
+def _check_spoilt(operator: Compressor, who: str, size: int) -> None:
+    """Check that a number that is not finite, at any coordinate, in any draw, arrives as such."""
+    # Of a long message some coordinates, so that all messages together stay in memory.
+    columns = np.linspace(0, size - 1, min(size, 64)).astype(np.int64)
+    ids = np.arange(SPOILT * len(columns))
+    for wrong in (torch.nan, torch.inf, -torch.inf):
+        spoilt = _rows(len(ids), size)
+        spoilt[ids, np.resize(columns, len(ids))] = wrong
+        arrived, counts = (
+            operator(spoilt, Draws(0, 7), ids),
+            operator.floats(size, Draws(0, 7), ids),
+        )
+        lost = torch.isfinite(arrived).all(1).numpy() & (counts > 0)
+        assert not lost.any(), (
+            f"{who}, messages of {size} numbers: {wrong} is lost in {lost.sum()} of {len(ids)} "
+            "messages, so that divergence is not seen; multiply by a mask, as torch.where(mask, "
+            "rows, 0) loses it"
+        )
 
 
 def _check_losses(operator: Compressor, who: str, size: int) -> None:

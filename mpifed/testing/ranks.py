@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from mpifed.errors import PeerFailure
 from mpifed.mpi import communicator as communicators
 from mpifed.mpi.communicator import Alone, Communicator
 
@@ -195,6 +196,8 @@ def in_threads(actions: Sequence[Callable[[], T]], table: Table) -> list[T]:
         try:
             with table.turn or nullcontext():
                 return action()
+        except PeerFailure:  # the rank that reports it may not have left the barrier
+            raise
         except BaseException:
             table.barrier.abort()
             raise
@@ -202,7 +205,8 @@ def in_threads(actions: Sequence[Callable[[], T]], table: Table) -> list[T]:
     with ThreadPoolExecutor(len(actions)) as pool:
         futures = [pool.submit(guarded, action) for action in actions]
     errors = [error for future in futures if (error := future.exception()) is not None]
-    causes = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
+    effects = (threading.BrokenBarrierError, PeerFailure)
+    causes = [error for error in errors if not isinstance(error, effects)]
     for error in [*causes, *errors]:
         raise error
     return [future.result() for future in futures]

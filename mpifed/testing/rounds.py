@@ -346,7 +346,7 @@ class Rounds:
             clients = training_of(engine.setup, engine.shards)
             with torch.no_grad():
                 predictor = engine.setup.algorithm.deploy(
-                    of_trained(engine.setup, engine.state, clients),
+                    of_trained(engine.setup, engine.state, clients.rows),
                     clients,
                     Draws(engine.seed, engine.round),
                 )

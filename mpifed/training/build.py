@@ -29,10 +29,7 @@ from mpifed.exchange.mixing_options import with_sizes
 from mpifed.exchange.privacy import LocalNoise, PairwiseNoise
 from mpifed.exchange.server import Server, Silent
 from mpifed.exchange.transforms import ServerStep
-from mpifed.federation.clients import (
-    Federation,
-    draw_unseen,
-)
+from mpifed.federation.federation import Federation, draw_unseen
 from mpifed.federation.options import PrivacyOptions
 from mpifed.federation.placement import balanced_owners, contiguous_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory
@@ -280,7 +277,7 @@ def make_dataset(configuration: Configuration, communicator: Communicator) -> Da
         )
     if ":" in configuration.data.name:
         dataset = Checked(dataset)
-    check_number(dataset.description, n_clients)
+    check_number(dataset.description.n_clients, n_clients)
     fraction = configuration.evaluation.validation_fraction
     return HeldOut(dataset, fraction, configuration.seed) if fraction else dataset
 
@@ -325,7 +322,8 @@ def make(
     if dataset is None:
         dataset = make_dataset(configuration, communicator)
     description = dataset.description
-    check_validation(description, evaluation)
+    samples, shape = description.n_samples, description.input_shape
+    check_validation(description.source, description.n_val, evaluation)
     begins = stored is None
     exchanging, options = exchanging_of(configuration)
     unseen = draw_unseen(configuration.clients, evaluation.unseen_fraction, configuration.seed)
@@ -335,14 +333,15 @@ def make(
         with _labels_of_data(configuration, sized, ~unseen, communicator) as prepared:
             stored = exchanging.prepare(communicator, n_training, configuration.seed, prepared)
     federation = make_federation(configuration, communicator, description, unseen, stored)
-    by_rank = sample_bytes_by_rank(description, federation, dtype)
+    by_rank = sample_bytes_by_rank(federation, samples, shape, dtype)
     heartbeat.set_planned(by_rank[communicator.rank])
-    budget = sample_budget(
-        configuration.storage.samples, evaluation.sample, dataset, by_rank, federation.inclusion
-    )
+    budget = None
+    if dataset.make_split is not None:
+        megabytes, inclusion = configuration.storage.samples, federation.inclusion
+        budget = sample_budget(megabytes, evaluation.sample, by_rank, inclusion)
     # Where there is one, samples are those of the participants of a round alone.
     at_once = by_rank if budget is None else by_rank * federation.inclusion
-    check_samples(description, configuration.data.name, at_once, communicator)
+    check_samples(samples, shape, configuration.data.name, at_once, communicator)
     hostile, dataset = attacked(configuration.attack, federation, configuration.seed, dataset)
     name, method_name = configuration.model.name, configuration.algorithm.name
     with enough_memory(f"the model {name} with such options"):
@@ -354,7 +353,7 @@ def make(
     local = with_stepping(configuration.local, model, device)
     solver = LocalSolver(model, local, horizon, int(description.n_train.max()), device)
     algorithm = make_algorithm(configuration.algorithm, model, solver)
-    check_task(description, configuration.data.name, algorithm, method_name)
+    check_task(description.task, configuration.data.name, algorithm, method_name)
     check_risks(model, name, algorithm, method_name)
     stay_local = solver.keeps_buffers and not evaluation.unseen_fraction
     unbiased = federation.is_unbiased
@@ -423,14 +422,12 @@ def make_federation(
 
 
 def sample_budget(
-    megabytes: float | None, share: float, dataset: Dataset, by_rank: np.ndarray, inclusion: float
+    megabytes: float | None, share: float, by_rank: np.ndarray, inclusion: float
 ) -> float | None:
-    """Return the bytes of samples that a rank holds, if it can; None: all are loaded.
+    """Return the bytes of samples that a rank holds of data made client by client; None: all.
 
     ``by_rank`` are the bytes of all samples of each rank, so that all ranks decide alike.
     """
-    if dataset.make_split is None:
-        return None
     if megabytes is not None:
         return megabytes * 1e6
     if share < 1 or (inclusion < 1 and by_rank.max() > AUTOMATIC):

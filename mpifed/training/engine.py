@@ -21,12 +21,13 @@ from mpifed.checkpoint.background import Writer
 from mpifed.data.base import ProblemDescription
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
 from mpifed.exchange.accounting import EPSILON, accountant_of
-from mpifed.exchange.base import Ledger
+from mpifed.exchange.base import LastingMemory, Ledger
+from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.hosted import HostedShards
 from mpifed.federation.participation import efforts
 from mpifed.method.algorithm import Algorithm
-from mpifed.method.checks import check_state
+from mpifed.method.checks import check_state, checked_server_digest
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState
 from mpifed.training import evaluation as evaluations
@@ -50,7 +51,6 @@ class Rows:
 
     def __init__(self, setup: Setup) -> None:
         self._is_rows, self._hosted = setup.exchange.shared_is_rows, setup.federation.hosted
-        self._keeps_values = setup.exchange.values_kept > 0
         self._unshared: list[torch.Tensor] = []
         """Tensors of the state that have no other owner."""
         self._changed: tuple[RunState, np.ndarray] | None = None
@@ -72,21 +72,23 @@ class Rows:
         if len(positions) == len(self._hosted):
             return self.state
         rows, memory = torch.from_numpy(positions), self.state.memory
-        state = RunState(self.state.algorithm) if self._keeps_values else self.state
+        lasts = isinstance(memory, LastingMemory)
+        state = RunState(self.state.algorithm) if lasts else self.state
         part = states.select(state, rows, self._is_rows)
-        return RunState(part.algorithm, memory) if self._keeps_values else part
+        return RunState(part.algorithm, memory) if lasts else part
 
     def merge(self, moved: RunState, positions: np.ndarray) -> None:
         """Replace the rows of some hosted clients, and all that has no client axis."""
         # What is kept of rows has been checked before it was.
-        checked = RunState(moved.algorithm) if self._keeps_values else moved
+        lasts = isinstance(self.state.memory, LastingMemory)
+        checked = RunState(moved.algorithm) if lasts else moved
         if len(positions) == len(self._hosted):
             self.take(moved)
         else:
             rows, memory = torch.from_numpy(positions), self.state.memory
-            before = RunState(self.state.algorithm) if self._keeps_values else self.state
+            before = RunState(self.state.algorithm) if lasts else self.state
             after = states.merge(before, checked, rows, self._is_rows, self._unshared)
-            self.state = RunState(after.algorithm, memory) if self._keeps_values else after
+            self.state = RunState(after.algorithm, memory) if lasts else after
             self._claim(self.state)
         self._changed = checked, self._hosted[positions]
 
@@ -105,7 +107,7 @@ class Rows:
 def digest(setup: Setup, state: states.RunState) -> str | None:
     """Return the SHA-256 over the digests of the server's and each client's state, in order."""
     is_rows, federation = setup.exchange.shared_is_rows, setup.federation
-    total = hashlib.sha256(states.server_digest(state, is_rows))
+    total = hashlib.sha256(server_digest(setup, state))
     for first in range(0, federation.n_clients, BLOCK):
         last = min(first + BLOCK, federation.n_clients)
         start, stop = np.searchsorted(federation.hosted, (first, last))
@@ -119,6 +121,12 @@ def digest(setup: Setup, state: states.RunState) -> str | None:
             of_all[owners == rank] = np.frombuffer(of_rank, np.uint8).reshape(-1, of_all.shape[1])
         total.update(of_all.data)
     return total.hexdigest() if federation.communicator.rank == 0 else None
+
+
+def server_digest(setup: Setup, state: states.RunState) -> bytes:
+    """Return the digest of what the server owns, which all ranks must share; collective."""
+    is_rows, communicator = setup.exchange.shared_is_rows, setup.federation.communicator
+    return checked_server_digest(setup.algorithm, state, is_rows, communicator)
 
 
 def bad_clients(state: Any, shared_is_rows: bool, ids: np.ndarray) -> list[int]:
@@ -195,12 +203,14 @@ class Engine:
         self.seed = setup.seed
         self.simulated = clock_of(setup)
         self.rows = Rows(setup)
-        self.rows.take(setup.first_state(self.everyone))
+        self.rows.take(setup.first_state(shards))
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
         self.report: Callable[[Mapping[str, Any]], None] = lambda scores: None
         self.has_infinite_losses = False
+        self._compared = setup.federation.communicator.size == 1
+        """Whether ranks have compared what the server owns after a round of this process."""
         self.writer = Writer(setup.federation)
         options, self.accountant = setup.exchange.privacy, None
         if options is not None and setup.federation.communicator.rank == 0:
@@ -231,7 +241,7 @@ class Engine:
             )
             check_state(algorithm, "prepare", prepared, before.algorithm)
             memory = before.memory
-            if self.setup.exchange.values_kept:
+            if isinstance(memory, LastingMemory):
                 memory = self.setup.first_memory(prepared, len(self.everyone))
             self.rows.take(states.RunState(prepared, memory))
 
@@ -342,7 +352,9 @@ class Engine:
             clients = self.shards.clients(positions, effort)
         draws = Draws(self.seed, self.round)
         part = self.rows.of(positions)
-        channel = setup.channel(self.round, active, part.memory, clients)
+        channel = setup.exchange.at(self.round, active, part.memory)
+        if isinstance(channel, GossipChannel):
+            setup.hold_out(channel, clients)
         with torch.no_grad():
             advance = setup.algorithm.round if self.active else setup.algorithm.idle
             moved = advance(part.algorithm, clients, channel, draws)
@@ -373,6 +385,9 @@ class Engine:
         if answer[2]:
             self.writer.finish()
             raise PeerFailure
+        if not self._compared:
+            server_digest(self.setup, self.state)
+            self._compared = True
         return bool(answer[0]), bool(answer[3])
 
     def digest(self) -> str | None:

@@ -19,7 +19,8 @@ from mpifed.errors import wrong_result
 from mpifed.exchange.accounting import EPSILON, accountant_of
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.observers import Mixed, epsilons, privacy_losses
-from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.federation import Federation
 from mpifed.federation.hosted import HostedShards
 from mpifed.federation.participation import count_participants
 from mpifed.local.minibatches import chosen
@@ -365,7 +366,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate the state after a round."""
     training, exchange = training_of(setup, shards), setup.exchange
-    shared, trained = states.shared_tensors(state.algorithm), of_trained(setup, state, training)
+    shared = states.shared_tensors(state.algorithm)
+    trained = of_trained(setup, state, training.rows)
     return Evaluation(
         score(setup, shards, state, training, draws),
         exchange.consensus_distance(exchange.latest(shared, state.memory)) if shared else None,
@@ -528,9 +530,8 @@ def of_observers(setup: Setup) -> dict[str, np.ndarray]:
     return {"mu_by_observer": mu, "epsilon_by_observer": epsilons(mu, options.delta)}
 
 
-def of_trained(setup: Setup, state: states.RunState, training: Clients) -> Any:
-    """Return the algorithm's state without the rows of unseen clients."""
-    if len(training.rows) == len(setup.federation.hosted):
+def of_trained(setup: Setup, state: states.RunState, rows: np.ndarray) -> Any:
+    """Return the algorithm's state with the ``rows`` of the clients in training alone."""
+    if len(rows) == len(setup.federation.hosted):
         return state.algorithm
-    rows = torch.from_numpy(training.rows)
-    return states.select(state.algorithm, rows, setup.exchange.shared_is_rows)
+    return states.select(state.algorithm, torch.from_numpy(rows), setup.exchange.shared_is_rows)

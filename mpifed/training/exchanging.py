@@ -16,10 +16,11 @@ from mpifed.exchange.base import Exchange
 from mpifed.exchange.correction import BEARABLE, PLAYED, Correction, growth
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.gossip_rounds import Chosen
-from mpifed.exchange.reduction import bytes_of_sum
 from mpifed.exchange.routes import Route
 from mpifed.exchange.server import Server, Silent
-from mpifed.federation.clients import Draws, participants
+from mpifed.federation.clients import Draws
+from mpifed.federation.federation import participants
+from mpifed.federation.reduction import bytes_of_sum
 from topologies.analysis.consensus import messages_received, sampled_rounds
 from topologies.schedules.sequences import Partial
 

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import torch
 
-from mpifed.data.base import Description
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.local.solver import LocalSolver
 from mpifed.method.algorithm import Algorithm
 from mpifed.models.base import Model, Parametrised
@@ -72,14 +71,16 @@ def state_bytes(
 
 
 def sample_bytes_by_rank(
-    description: Description, federation: Federation, dtype: torch.dtype
+    federation: Federation, samples: np.ndarray, shape: tuple[int, ...], dtype: torch.dtype
 ) -> np.ndarray:
-    """Return the bytes of the samples of the clients that each rank hosts, (ranks,)."""
-    samples = description.n_train + description.n_val + description.n_test
+    """Return the bytes of the samples of the clients that each rank hosts, (ranks,).
+
+    ``samples`` are those of all splits of each client, (clients,), each of ``shape``.
+    """
     by_rank = np.bincount(federation.owner, weights=samples, minlength=federation.communicator.size)
-    return by_rank * sample_bytes(description, dtype)
+    return by_rank * sample_bytes(shape, dtype)
 
 
-def sample_bytes(description: Description, dtype: torch.dtype) -> int:
+def sample_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
     """Return the bytes of a sample and its label in memory."""
-    return math.prod(description.input_shape) * dtype.itemsize + 8
+    return math.prod(shape) * dtype.itemsize + 8

@@ -10,11 +10,12 @@ import torch
 
 from mpifed.components.registry import Section
 from mpifed.config.options import CheckpointOptions, EvaluationOptions
-from mpifed.data.base import Dataset, Shards, Split
+from mpifed.data.base import Dataset, Shards, Split, check_tokens
 from mpifed.exchange.attacks import Attackers
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Exchange
 from mpifed.exchange.gossip_channel import GossipChannel
-from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.federation import Federation
 from mpifed.federation.hosted import CachedShards, HostedShards, LoadedShards
 from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.local.objective import HeldOutRisks
@@ -22,9 +23,9 @@ from mpifed.local.solver import LocalSolver
 from mpifed.method.algorithm import Algorithm
 from mpifed.method.checks import check_rows, check_state
 from mpifed.models.base import Model
+from mpifed.models.modules import ModuleModel
 from mpifed.state import RunState, shared_tensors
 from mpifed.training.footprint import sample_bytes
-from mpifed.training.validation import check_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,27 +59,24 @@ class Setup:
     network: NetworkOptions
     compute: ComputeOptions
 
-    def channel(
-        self, round: int, active: np.ndarray, memory: Any = None, clients: Clients | None = None
-    ) -> Channel:
-        """Return the channel of a round.
-
-        ``clients`` are the participants hosted here, who can look at models of others.
+    def hold_out(self, channel: GossipChannel, clients: Clients) -> None:
+        """Give ``channel`` the layers and held-out risks by which ``clients``, the participants
+        hosted here, choose among models of others, where they do.
         """
-        channel = self.exchange.at(round, active, memory)
-        if clients is None or not isinstance(channel, GossipChannel):
-            return channel
         if channel.mixing.correction is not None and channel.mixing.correction.chooses:
             layers = [slice(span.begin, span.end) for span in self.model.spans()]
             channel.layers = layers or [slice(0, self.model.n_parameters)]
             like = torch.zeros(0, dtype=self.dtype, device=self.device)
             channel.held_out = HeldOutRisks(self.model, clients, like)
-        return channel
 
     def load(self) -> Shards:
         """Load the shards of the clients hosted here onto the device; collective."""
         shards = self.dataset.load(self.federation.hosted, self.dtype)
-        check_tokens(self.model, shards, self.data)
+        n_tokens = self.model.n_tokens if isinstance(self.model, ModuleModel) else None
+        if n_tokens is not None:
+            file = self.data.options.get("path") or self.data.options.get("raw")
+            origin = f"data.name is '{self.data.name}'" + f", '{file}'" * bool(file)
+            check_tokens(shards, n_tokens, origin)
         shards = replace(shards, fresh=self.dataset.fresh)
         if self.device.type == "cpu":
             return shards
@@ -92,15 +90,16 @@ class Setup:
         """Return the shards of the clients hosted here. Collective where all are loaded."""
         if self.sample_budget is None:
             return LoadedShards(self.federation, self.load())
-        size = sample_bytes(self.dataset.description, self.dtype)
+        size = sample_bytes(self.dataset.description.input_shape, self.dtype)
         parts = self.federation, self.dataset, self.dtype, self.device
         return CachedShards(*parts, size, self.sample_budget)
 
-    def first_state(self, everyone: Clients) -> RunState:
+    def first_state(self, shards: HostedShards) -> RunState:
         """Return the state before round 1 and before ``Algorithm.prepare``; collective."""
+        n_hosted = len(self.federation.hosted)
+        everyone = shards.among_hosted(np.arange(n_hosted))
         first = self.algorithm.init(everyone, self.exchange, Draws(self.seed, 0), self.dtype)
         check_state(self.algorithm, "init", first)
-        n_hosted = len(self.federation.hosted)
         check_rows(self.algorithm, first, n_hosted, self.exchange.shared_is_rows)
         return RunState(first, self.first_memory(first, n_hosted))
 

@@ -15,7 +15,7 @@ from mpifed.errors import InputError, RunError
 from mpifed.exchange.asynchrony import Mixes, Timetable, arcs_of, from_rank_0, partners_of
 from mpifed.exchange.base import Ledger
 from mpifed.exchange.gossip import Gossip
-from mpifed.federation.clients import participants
+from mpifed.federation.federation import participants
 from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.federation.participation import efforts
 from mpifed.mpi.agreement import agree

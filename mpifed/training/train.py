@@ -295,7 +295,7 @@ def plan_lines(setup: Setup) -> list[str]:
     counts = np.bincount(federation.owner, minlength=federation.communicator.size)
     itemsize = setup.dtype.itemsize
     inputs = math.prod(description.input_shape)
-    bytes_of_rank = sample_bytes_by_rank(description, federation, setup.dtype)
+    bytes_of_rank = _samples(setup)
     _, bytes_here = sum_on_host(federation.communicator, bytes_of_rank)
     (bytes_of_node,) = federation.communicator.max(np.array([bytes_here]))
     states = _states(setup)
@@ -324,6 +324,13 @@ def plan_lines(setup: Setup) -> list[str]:
     ]
 
 
+def _samples(setup: Setup) -> np.ndarray:
+    """Return the bytes of the clients' samples on each rank."""
+    description = setup.dataset.description
+    samples, shape = description.n_samples, description.input_shape
+    return sample_bytes_by_rank(setup.federation, samples, shape, setup.dtype)
+
+
 def _states(setup: Setup) -> np.ndarray:
     """Return the bytes of the clients' states on each rank."""
     parts = setup.federation, setup.model, setup.algorithm, setup.solver, setup.dtype
@@ -334,7 +341,6 @@ def plan_of(setup: Setup) -> dict[str, Any]:
     """Return the numbers of ``--dry-run`` for programs, the same on every rank."""
     federation, description = setup.federation, setup.dataset.description
     counts = np.bincount(federation.owner, minlength=federation.communicator.size)
-    samples = sample_bytes_by_rank(description, federation, setup.dtype)
     return {
         "ranks": federation.communicator.size,
         "clients": federation.n_clients,
@@ -343,7 +349,7 @@ def plan_of(setup: Setup) -> dict[str, Any]:
         "training_samples": int(description.n_train.sum()),
         "validation_samples": int(description.n_val.sum()),
         "test_samples": int(description.n_test.sum()),
-        "sample_bytes_by_rank": [int(each) for each in samples],
+        "sample_bytes_by_rank": [int(each) for each in _samples(setup)],
         "state_bytes_by_rank": [int(each) for each in _states(setup)],
         "message_bytes": setup.algorithm.payload() * setup.dtype.itemsize,
     }

@@ -24,7 +24,7 @@ from mpifed.config.configuration import Configuration, resolve, with_all_options
 from mpifed.data.base import Dataset, Description, Fresh, Shards, Split, SplitName
 from mpifed.errors import InputError, closest, one_line
 from mpifed.federation.clients import Clients, Draws
-from mpifed.federation.hosted import LazyShards
+from mpifed.federation.hosted import LazyShards, LoadedShards
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.memory import enough_memory
 from mpifed.io.weights import sealed
@@ -391,7 +391,7 @@ def load(run: str | os.PathLike[str], round: int | None = None) -> Trained:
     shards = LazyShards(setup.dataset, setup.device, setup.federation.hosted, _loaded_once(setup))
     with enough_memory("the state of all clients"), torch.no_grad():
         hosted = setup.federation.hosted
-        first = setup.first_state(Clients(setup.federation, shards, np.arange(len(hosted))))
+        first = setup.first_state(LoadedShards(setup.federation, shards))
         state = checkpoint.read_state(path, first, setup.exchange.shared_is_rows, hosted)
     return Trained(directory, meta.round, setup, state, shards)
 

@@ -9,42 +9,38 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpifed.components.registry import Section
 from mpifed.config.options import EvaluationOptions
-from mpifed.data.base import SPLITS, Description, Shards, Split
+from mpifed.data.base import Task
 from mpifed.errors import InputError
 from mpifed.io.memory import check_memory
 from mpifed.method.algorithm import Algorithm, algorithm_classes
 from mpifed.models.base import Model, Parametrised
-from mpifed.models.modules import ModuleModel
 from mpifed.mpi.communicator import Communicator
 
 # Least number of copies of a model on a rank: the received one and the trained one.
 COPIES = 2
 
 
-def check_number(description: Description, n_clients: int) -> None:
+def check_number(n_in_data: int, n_clients: int) -> None:
     """Refuse data of another number of clients."""
-    if len(description.n_train) != n_clients:
-        raise InputError(
-            f"clients is {n_clients}, but the data set holds {description.n_clients} clients"
-        )
+    if n_in_data != n_clients:
+        raise InputError(f"clients is {n_clients}, but the data set holds {n_in_data} clients")
 
 
-def check_validation(description: Description, evaluation: EvaluationOptions) -> None:
+def check_validation(source: str, n_val: np.ndarray, evaluation: EvaluationOptions) -> None:
     """Refuse to score validation samples of data without any."""
-    if evaluation.validates and not description.n_val.any():
+    if evaluation.validates and not n_val.any():
         raise InputError(
-            f"evaluation.validation_split is true, but '{description.source}' has no validation "
+            f"evaluation.validation_split is true, but '{source}' has no validation "
             "samples of its own; evaluation.validation_fraction holds some of the training out"
         )
 
 
-def check_task(description: Description, data: str, algorithm: Algorithm, method: str) -> None:
+def check_task(task: Task, data: str, algorithm: Algorithm, method: str) -> None:
     """Refuse data that an algorithm does not learn from."""
-    if description.task not in algorithm.tasks:
+    if task not in algorithm.tasks:
         raise InputError(
-            f"data.name is '{data}', whose task is {description.task}, but algorithm '{method}' "
+            f"data.name is '{data}', whose task is {task}, but algorithm '{method}' "
             f"learns from: {', '.join(algorithm.tasks)}"
         )
 
@@ -56,26 +52,6 @@ def check_labels_of_data(task: str) -> None:
             f"exchange.schedule.labels is 'data', but the task of the data is {task}; allowed: "
             "classification, or a CSV file of counts"
         )
-
-
-def check_tokens(model: Model, shards: Shards, data: Section) -> None:
-    """Refuse inputs that are no tokens of a model of tokens."""
-    n_tokens = getattr(model.network, "n_tokens", None) if isinstance(model, ModuleModel) else None
-    if n_tokens is None:
-        return
-    for name in SPLITS:
-        split: Split = getattr(shards, name)
-        for row, client in enumerate(shards.client_ids.tolist()):
-            x = split.x[split.rows_of(row)]
-            wrong = (x < 0) | (x >= n_tokens) | (x != x.trunc())
-            if wrong.any():
-                file = data.options.get("path") or data.options.get("raw")
-                raise InputError(
-                    f"data.name is '{data.name}'" + f", '{file}'" * bool(file) + ", where "
-                    f"/{name} of client {client} has the token {x[wrong][0].item():g}, but the "
-                    f"model takes whole numbers from 0 to {n_tokens - 1}; model.vocabulary may be "
-                    "larger"
-                )
 
 
 def check_kind(built: Any, name: str, method: str) -> None:
@@ -152,15 +128,20 @@ def check_sums(model: Any, name: str, options: Mapping[str, Any]) -> None:
 
 
 def check_samples(
-    description: Description, data: str, bytes_by_rank: np.ndarray, communicator: Communicator
+    samples: np.ndarray,
+    shape: tuple[int, ...],
+    data: str,
+    bytes_by_rank: np.ndarray,
+    communicator: Communicator,
 ) -> None:
-    """Refuse samples that do not fit into the memory of the hosts; collective."""
-    samples = description.n_train + description.n_val + description.n_test
+    """Refuse samples, (clients,) of ``shape``, that do not fit into the memory of the hosts;
+    collective.
+    """
     host, bytes_on_host = sum_on_host(communicator, bytes_by_rank)
     check_memory(
         bytes_on_host,
         f"data.name '{data}' gives the clients on {host} "
-        f"{int(samples.sum(dtype=np.float64))} samples of shape {description.input_shape}, which",
+        f"{int(samples.sum(dtype=np.float64))} samples of shape {shape}, which",
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import marshal
 import os
 import select
 import signal
@@ -19,6 +18,7 @@ from mpifed.errors import complain
 from mpifed.watchdog import heartbeat
 from mpifed.watchdog.launcher import (
     END_JOB,
+    LAUNCHERS,
     PASSED_ON,
     STOPPED,
     Launch,
@@ -27,7 +27,6 @@ from mpifed.watchdog.launcher import (
     launched,
     read,
     release_signals,
-    started_at,
     stat_of,
 )
 
@@ -37,12 +36,6 @@ if TYPE_CHECKING:  # ``typing`` would cost every guard 5 ms
 
 # Seconds that the supervisor of a node may take to answer.
 ANSWERING = 10.0
-
-# Variables that launchers set for each rank begin so; all others must be equal on a node.
-LAUNCHERS = (
-    *("PMI", "OMPI_", "PRTE_", "PRRTE_", "ORTE_", "OPAL_", "SLURM", "HYD", "MPIR_", "MPIEXEC_"),
-    *("MPI_LOCAL", "I_MPI_", "MV2_", "PALS_", "FLUX_", "ALPS_"),
-)
 
 # What else must be equal for ranks to be forked from one process, in ``/proc/self``.
 LINKS = ("root", "cwd", "ns/ipc", "ns/mnt", "ns/net", "ns/pid", "ns/user", "ns/uts")
@@ -87,6 +80,7 @@ def _joined(
     """Connect to the supervisor of this node after starting it if there is none; None in a rank."""
     name = _name(launch) if launch.together > 1 else b""
     deadline, supervisor = time.monotonic() + ANSWERING, 0
+    descriptors = [0, 1, 2, *([int(os.environ["PMI_FD"])] if "PMI_FD" in os.environ else [])]
     while True:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with listening, contextlib.suppress(OSError):  # another process may have come first
@@ -103,7 +97,7 @@ def _joined(
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             connection.connect(name)
-            _send_request(launch, connection)
+            socket.send_fds(connection, [str(launch.rank).encode()], descriptors)
             return connection, supervisor
         except (ConnectionError, FileNotFoundError, BlockingIOError):
             # It does not listen yet, or has just ended.
@@ -115,9 +109,8 @@ def _joined(
 
 def _name(launch: Launch) -> bytes:
     """Return the name at which processes meet that could stand in for each other."""
-    alike = [os.getuid(), socket.gethostname(), launch.job, launch.process]
-    with contextlib.suppress(OSError):
-        alike.append(stat_of(launch.process)[19])  # when it was started
+    started = stat_of(launch.process)[19:20]
+    alike = [os.getuid(), socket.gethostname(), launch.job, launch.process, started]
     alike += [sys.executable, sys.orig_argv, sys.path]
     alike += [item for item in sorted(os.environ.items()) if not item[0].startswith(LAUNCHERS)]
     with contextlib.suppress(OSError):
@@ -128,25 +121,6 @@ def _name(launch: Launch) -> bytes:
     return b"\0mpifed-" + source_hash(ascii(alike).encode()).hex().encode()
 
 
-def _send_request(launch: Launch, connection: socket.socket) -> None:
-    """Ask for a rank with the environment, the streams and the processors of this process."""
-    numbers = [0, 1, 2]
-    if "PMI_FD" in os.environ:
-        numbers.append(int(os.environ["PMI_FD"]))
-    request = {
-        "rank": launch.rank,
-        "environment": dict(os.environ),
-        "processors": sorted(os.sched_getaffinity(0)),
-        "began": started_at(),
-    }
-    # A message of a socket may be smaller than an environment. ``os`` of Pythons that were built
-    # with an old C library, such as conda's, has no ``memfd_create``.
-    with open(ctypes.CDLL(None).memfd_create(b"mpifed-request", 0), "wb") as file:
-        file.write(marshal.dumps(request))
-        file.flush()
-        socket.send_fds(connection, [b"\0"], [file.fileno(), *numbers])
-
-
 def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> int:
     """Pass signals on until the rank has ended; return its exit code."""
 
@@ -154,8 +128,8 @@ def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> in
         with contextlib.suppress(OSError):
             connection.send(bytes([number]))
 
-    for signal_name in PASSED_ON:
-        signal.signal(getattr(signal, signal_name), pass_on)
+    for number in PASSED_ON:
+        signal.signal(number, pass_on)
     _Process.connection = connection
     answer = _await_answer(connection, supervisor)
     if not answer:

@@ -56,7 +56,6 @@ class _ThisRank:
     watched = False
     began = -1.0
     gate: int | None = None
-    hosted_clients = ""
 
 
 def begin(page: Page, began: float = -1.0, gate: int | None = None) -> None:
@@ -149,7 +148,7 @@ def announce_orderly_end() -> None:
 
 def since_start() -> float:
     """Return wall seconds since the launcher started this rank; CPU seconds if unknown."""
-    at = _ThisRank.began if watched() else started_at()
+    at = _ThisRank.began if watched() else started_at("self")
     if at < 0 or not hasattr(time, "CLOCK_BOOTTIME"):
         return time.process_time()
     return time.clock_gettime(time.CLOCK_BOOTTIME) - at
@@ -169,14 +168,13 @@ def describe_clients(clients: Sequence[int]) -> str:
 
 def set_hosted_clients(clients: Sequence[int]) -> None:
     """Remember which clients this rank hosts, for reports of its failure."""
-    text = describe_clients(clients)
-    _ThisRank.hosted_clients = f" ({text})"
-    _ThisRank.page.set_text("clients", text)
+    _ThisRank.page.set_text("clients", describe_clients(clients))
 
 
 def hosted_clients() -> str:
     """Return the clients of this rank as ``' (clients 0 to 24)'``; empty before they are known."""
-    return _ThisRank.hosted_clients
+    text = _ThisRank.page.text("clients")
+    return f" ({text})" if text else ""
 
 
 # Whether a rank is asked to stop before round 1, during work that may last and is in no checkpoint.

@@ -7,13 +7,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import select
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Iterator
 
 from mpifed.errors import EXIT_FAILED, InputError
 from topologies.job_environment import SIZE_VARIABLES, in_environment
@@ -27,12 +25,21 @@ LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
+# Variables that launchers set for each rank begin so; all others must be equal on a node.
+LAUNCHERS = (
+    *("PMI", "OMPI_", "PRTE_", "PRRTE_", "ORTE_", "OPAL_", "SLURM", "HYD", "MPIR_", "MPIEXEC_"),
+    *("MPI_LOCAL", "I_MPI_", "MV2_", "PALS_", "FLUX_", "ALPS_"),
+)
+
 # Seconds that ``scancel`` may take.
 CANCELLING = 10.0
 
 
 # Signals that a process passes on to its rank.
-PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT")
+PASSED_ON = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+    *(signal.SIGTERM, signal.SIGCONT),
+)
 
 # Processes that start ranks, the outermost of which a user waits for: MPICH's, Open MPI's, PRRTE's.
 NAMES = (
@@ -49,20 +56,8 @@ LEAVING = 5.0
 # What is added to the score, of 1000, by which the kernel chooses whom it kills for memory.
 BEFORE_OTHERS = 500
 
-# Files that count the processes of a control group that were killed so, of both versions.
-OOM_FILES = {
-    "": "/sys/fs/cgroup{}/memory.events",
-    "memory": "/sys/fs/cgroup/memory{}/memory.oom_control",
-}
-
 # What a supervisor sends to a process that is to end its job by the launcher, in place of a code.
 END_JOB = b"end the job"
-
-
-class _Held:
-    """The signals that were blocked before others were held back."""
-
-    mask: set[int | signal.Signals] | None = None
 
 
 class Launch:
@@ -133,17 +128,28 @@ def watch_process(process: int) -> Any:
     return None
 
 
-def started_at() -> float:
-    """Return when this process began, in seconds since the system was started; else -1."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(stat_of("self")[19]) / os.sysconf("SC_CLK_TCK")
-    return -1.0
+def variables_of(process: int) -> dict[str, str]:
+    """Return the variables that a launcher has set for a process."""
+    with open(f"/proc/{process}/environ", "rb") as file:
+        texts = os.fsdecode(file.read()).split("\0")
+    pairs = (text.partition("=") for text in texts)
+    return {name: value for name, _, value in pairs if name.startswith(LAUNCHERS)}
+
+
+def started_at(process: int | str) -> float:
+    """Return when a process began, in seconds since the system was started; else -1."""
+    began = stat_of(process)[19:20]
+    return int(began[0]) / os.sysconf("SC_CLK_TCK") if began else -1.0
 
 
 def stat_of(process: int | str) -> list[str]:
-    """Return the fields of ``/proc/PROCESS/stat`` from the state on, the third of proc(5)."""
-    text = read(f"/proc/{process}/stat")
-    return text.rsplit(")", 1)[1].split()  # the name before may have spaces and brackets
+    """Return the fields of ``/proc/PROCESS/stat`` from the state on, the third of proc(5); none
+    where there is no such process.
+    """
+    with contextlib.suppress(OSError):
+        text = read(f"/proc/{process}/stat")
+        return text.rsplit(")", 1)[1].split()  # the name before may have spaces and brackets
+    return []
 
 
 def read(path: str) -> str:
@@ -154,15 +160,12 @@ def read(path: str) -> str:
 
 def is_stopped(process: int) -> bool:
     """Return whether a process is stopped, as by SIGSTOP."""
-    with contextlib.suppress(OSError):
-        return stat_of(process)[0] == "T"
-    return False
+    return stat_of(process)[:1] == ["T"]
 
 
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when ``parent``, which has just started it, ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(EXIT_FAILED)
 
@@ -175,15 +178,14 @@ def adopt_orphans() -> None:
 def kill_children() -> None:
     """Kill the processes that this one is the parent of, and those that it becomes so by that."""
 
-    def children() -> Iterator[int]:
-        for entry in filter(str.isdecimal, os.listdir("/proc")):
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                if stat_of(entry)[1] == str(os.getpid()):
-                    yield int(entry)
+    def children() -> list[int]:
+        processes = map(int, filter(str.isdecimal, os.listdir("/proc")))
+        return [each for each in processes if stat_of(each)[1:2] == [str(os.getpid())]]
 
-    while alive := list(children()):
+    while alive := children():
         for child in alive:
             os.kill(child, signal.SIGKILL)
+        for child in alive:
             os.waitpid(child, 0)
 
 
@@ -197,15 +199,10 @@ def die_before_others() -> None:
 
 
 def oom_kills() -> int:
-    """Return how many processes of this control group were killed since memory was full."""
-    kills = 0
-    with contextlib.suppress(OSError):
-        for line in read("/proc/self/cgroup").splitlines():
-            _, controllers, group = line.split(":", 2)
-            with contextlib.suppress(OSError, KeyError):
-                counts = read(OOM_FILES[controllers].format(group))
-                kills += sum(map(int, re.findall(r"^oom_kill (\d+)$", counts, re.M)))
-    return kills
+    """Return how many processes of this node were killed since memory was full, also a group's."""
+    with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as counts:
+        return sum(int(line.split()[1]) for line in counts if line.startswith("oom_kill "))
+    return 0
 
 
 def name_process(name: str) -> None:
@@ -244,12 +241,9 @@ def end_launcher(process: int) -> None:
 
 def hold_signals() -> None:
     """Block what is passed on, here and in processes forked from this one."""
-    numbers = [getattr(signal, name) for name in PASSED_ON]
-    _Held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
 
 
 def release_signals() -> None:
     """Deliver, in a rank that can now handle signals, what has come since it was forked."""
-    if _Held.mask is not None:
-        mask, _Held.mask = _Held.mask, None
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)

@@ -37,9 +37,9 @@ def remove_segments(paths: Iterable[str]) -> None:
             os.unlink(path)
 
 
-def remove_abandoned() -> None:
-    """Remove files of this user that no process uses: their job was killed with all its guards."""
-    latest = time.time() - SETTLED
+def remove_abandoned(settled: float = SETTLED) -> None:
+    """Remove files of this user that no process uses: all processes of their job were killed."""
+    latest = time.time() - settled
     left = set()
     # Nothing is removed where, say, this process may open no more files.
     with contextlib.suppress(OSError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import marshal
 import math
 import os
 import resource
@@ -15,8 +14,11 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, complain
@@ -25,6 +27,7 @@ from mpifed.watchdog.heartbeat import Page
 from mpifed.watchdog.hosts import Host, Hosts
 from mpifed.watchdog.launcher import (
     END_JOB,
+    LAUNCHERS,
     STOPPED,
     Launch,
     adopt_orphans,
@@ -38,6 +41,8 @@ from mpifed.watchdog.launcher import (
     oom_kills,
     outermost_launcher,
     peer_of,
+    started_at,
+    variables_of,
     watch_process,
 )
 from mpifed.watchdog.shared_memory import remove_abandoned, remove_segments, segments_of
@@ -69,9 +74,14 @@ LATEST = 5.0
 # Seconds that a supervisor waits for more ranks when those it has have ended.
 LINGERING = 1.0
 
-# Bytes of a request at most, and its descriptors: six for each byte of an environment, of which
-# Linux starts a process with 6 MiB.
-LONGEST, DESCRIPTORS = 1 << 26, 5
+# Seconds in which the kernel's counter of kills for memory is taken to mean a rank that was killed.
+OOM_SECONDS = 10
+
+# Seconds after which shared memory that no process has mapped is nobody's, as a job ends.
+UNUSED = 1.0
+
+# What a request for a rank has at most: the digits of its number, and its streams and ``PMI_FD``.
+DIGITS, DESCRIPTORS = 16, 4
 
 # What is said of a rank whose process was killed that the launcher had started.
 KILLED = "the process was killed"
@@ -83,22 +93,21 @@ class _Rank:
 
     number: int
     page: Page
-    request: dict[str, Any]
-    descriptors: list[int]
     launched: int = 0
+    connection: socket.socket | None = None  # to that process, until it has ended
+    descriptors: list[int] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    processors: set[int] = field(default_factory=set)
     signals: list[int] = field(default_factory=list)
-    segments: set[str] = field(default_factory=set)
-    process: int | None = None
+    process = 0  # until it is forked, and from its end on
     code: int | None = None
-    answered = killed = False
-    noted = 0  # how far it was when its segments were last looked up
-    stopped = held = False  # itself, and the process that its launcher started for it
+    answered = killed = stopped = False
     stopped_for = still_for = 0.0
     seen: tuple[int, ...] = ()
 
     def fault(self, page: Page, passed: float, start_limit: float = math.inf) -> str | None:
         """Add the time that has passed; return what is wrong if nothing moves for too long."""
-        self.stopped_for = self.stopped_for + passed if self.stopped or self.held else 0.0
+        self.stopped_for = self.stopped_for + passed if self.stopped else 0.0
         if self.stopped_for > STOPPED:
             return f"the process has been stopped for {STOPPED:.0f} s"
         if self.code is not None:
@@ -115,16 +124,6 @@ class _Rank:
             which = START_VARIABLE if limit == start_limit else "stall_limit"
             return f"no step forward for {self.still_for:.0f} s ({which})"
         return None
-
-
-@dataclass(frozen=True)
-class _Fault:
-    """What is reported unless a better explanation comes before its time."""
-
-    due: float
-    host: Host
-    what: str
-    code: int
 
 
 def _import(preload: Callable[[], object] | None) -> None:
@@ -164,13 +163,13 @@ class Supervisor:
     def __init__(self, launch: Launch, listening: socket.socket) -> None:
         self.launch, self.listening = launch, listening
         self.ranks: dict[int, _Rank] = {}
-        self.connections: dict[socket.socket, _Rank | None] = {}
-        self.faults: list[_Fault] = []
+        # When each is reported unless a better explanation comes, of which host, what and the code.
+        self.faults: list[tuple[float, Host, str, int]] = []
         self.ended = False
         self.pages = heartbeat.new_pages(launch.together)
         limit = float(os.environ.get(START_VARIABLE, START_LIMIT))
         self._start_limit, self._age = limit + launch.together / 2, 0.0
-        self.hosts, self._oom_kills = Hosts(launch), oom_kills()
+        self.hosts, self._oom_kills = Hosts(launch), deque([oom_kills()], OOM_SECONDS)
         self._selector = selectors.DefaultSelector()
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._gate, self._opening = os.pipe()  # at which ranks wait until it is closed
@@ -188,18 +187,18 @@ class Supervisor:
                 self.pages[0].steps = len(sys.modules)
             else:
                 for rank in self.ranks.values():
-                    if rank.process is None and rank.code is None:
+                    if not rank.process and rank.code is None:
                         if preload is not None:
                             gc.collect()
                             gc.freeze()
                             forgo_finalizers()
                             preload = None
-                        if not (child := os.fork()):
+                        rank.process = os.fork()
+                        if not rank.process:
                             self._become(rank, supervisor)
                             return True
-                        rank.process = child
-                        for number in rank.descriptors:
-                            os.close(number)
+                        while rank.descriptors:
+                            os.close(rank.descriptors.pop())
                         self._deliver(rank)
                 if self.ranks:
                     self._open_gate()
@@ -208,7 +207,8 @@ class Supervisor:
             self._reap()
             self._look(passed)
             self._report_what_is_due()
-            idle = 0.0 if not self.ranks or self.connections or self.faults else idle + passed
+            present = any(rank.connection for rank in self.ranks.values())
+            idle = 0.0 if not self.ranks or present or self.faults else idle + passed
             if idle > 0 and (len(self.ranks) == self.launch.together or idle > LINGERING):
                 self.hosts.leave()
                 kill_children()
@@ -241,55 +241,55 @@ class Supervisor:
     def _admit(self) -> None:
         with contextlib.suppress(OSError):
             connection, _ = self.listening.accept()
-            if peer_of(connection)[1] != os.getuid():
+            if peer_of(connection)[1] == os.getuid():
+                connection.setblocking(False)
+                self._register(connection, self._add_rank)
+            else:
                 connection.close()
-                return
-            connection.setblocking(False)
-            self.connections[connection] = None
-            self._register(connection, self._receive)
 
-    def _receive(self, connection: socket.socket) -> None:
-        """Receive a request for a rank, then signals for it."""
-        rank, data, descriptors = self.connections[connection], b"", list[int]()
-        with contextlib.suppress(OSError):
-            data, descriptors, _, _ = socket.recv_fds(connection, 1, DESCRIPTORS)
-        if data and rank is None:
-            with open(descriptors.pop(0), "rb") as file:
-                request, index = marshal.loads(os.pread(file.fileno(), LONGEST, 0)), len(self.ranks)
-            if index == self.launch.together or request["rank"] in self.ranks:
-                self._forget(connection)
+    def _add_rank(self, connection: socket.socket) -> None:
+        """Receive a request for a rank in place of the process at the other end."""
+        self._selector.unregister(connection)
+        with contextlib.suppress(OSError, ValueError):  # it may have ended
+            data, descriptors, _, _ = socket.recv_fds(connection, DIGITS, DESCRIPTORS)
+            number, index, process = int(data), len(self.ranks), peer_of(connection)[0]
+            its = list(descriptors), variables_of(process), os.sched_getaffinity(process)
+            if index < self.launch.together and number not in self.ranks:
+                rank = _Rank(number, self.pages[index], process, connection, *its)
+                if number == 0:
+                    rank.page.set_text("leader", self.hosts.listen())
+                self.ranks[number] = rank
+                self._register(connection, partial(self._pass_on, rank))
                 return
-            by = peer_of(connection)[0]
-            rank = _Rank(request["rank"], self.pages[index], request, list(descriptors), by)
-            if rank.number == 0:
-                rank.page.set_text("leader", self.hosts.listen())
-            self.connections[connection] = self.ranks[rank.number] = rank
-        elif data and rank is not None:
+        connection.close()
+
+    def _pass_on(self, rank: _Rank, connection: socket.socket) -> None:
+        """Receive a signal for a rank, or the end of the process that its launcher started."""
+        data = b""
+        with contextlib.suppress(OSError):
+            data = connection.recv(1)
+        if data:
             rank.signals.append(data[0])
             self._deliver(rank)
-        else:
-            self._forget(connection)
-            if rank is not None and not rank.answered:
-                self._kill(rank)
-                self._suspect(BY_LAUNCHER, rank.number, KILLED)
+            return
+        self._selector.unregister(connection)
+        connection.close()
+        rank.connection = None
+        if not rank.answered:
+            self._kill(rank)
+            self._suspect(BY_LAUNCHER, rank.number, KILLED)
 
     def _deliver(self, rank: _Rank) -> None:
         """Send a rank its signals, once it is there."""
-        while rank.process is not None and rank.code is None and rank.signals:
+        while rank.process and rank.signals:
             os.kill(rank.process, rank.signals.pop(0))
-
-    def _forget(self, connection: socket.socket) -> None:
-        self._selector.unregister(connection)
-        del self.connections[connection]
-        connection.close()
 
     def _answer(self, rank: _Rank, data: bytes) -> None:
         """Have the process of a rank end, which then closes its connection."""
         rank.answered = True
-        for connection, its in self.connections.items():
-            if its is rank:
-                with contextlib.suppress(OSError):
-                    connection.send(data)
+        with contextlib.suppress(OSError):
+            if rank.connection is not None:
+                rank.connection.send(data)
 
     def _launcher_ended(self, launcher: Any) -> None:
         self._selector.unregister(launcher)
@@ -305,9 +305,8 @@ class Supervisor:
         die_with_parent(supervisor)
         die_before_others()
         for one in self.ranks.values():
-            if one.process is None and one is not rank:
-                for number in one.descriptors:
-                    os.close(number)
+            for number in one.descriptors if one is not rank else ():
+                os.close(number)
         opened: list[Any] = [key.fileobj for key in self._selector.get_map().values()]
         for one in opened:
             one.close()
@@ -317,20 +316,19 @@ class Supervisor:
         for stream, number in enumerate(rank.descriptors[:3]):
             os.dup2(number, stream, inheritable=True)
             os.close(number)
-        environment = rank.request["environment"]
+        for name in [each for each in os.environ if each.startswith(LAUNCHERS)]:
+            del os.environ[name]
+        os.environ.update(rank.variables)
         for number in rank.descriptors[3:]:
             os.set_inheritable(number, True)
-            environment["PMI_FD"] = str(number)
-        os.environ.update(environment)
-        for name in os.environ.keys() - environment.keys():
-            del os.environ[name]
-        os.sched_setaffinity(0, rank.request["processors"])
+            os.environ["PMI_FD"] = str(number)
+        os.sched_setaffinity(0, rank.processors)
         resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
         name_process(f"mpifed-rank-{rank.number}")
         if "numpy.random" in sys.modules:  # else all ranks would draw the same from its global one
             sys.modules["numpy.random"].seed()
         self._open_gate()
-        heartbeat.begin(rank.page, rank.request["began"], self._gate)
+        heartbeat.begin(rank.page, started_at(rank.launched), self._gate)
 
     def _open_gate(self) -> None:
         """Close this process's end of the pipe: ranks go on once none has it."""
@@ -339,20 +337,16 @@ class Supervisor:
             self._opening = None
 
     def _reap(self) -> None:
-        """Note which ranks have ended, were stopped or go on."""
-        flags = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
+        """Note which ranks have ended."""
         for rank in self.ranks.values():  # not for any child: imports have some of their own
-            if rank.process is not None and rank.code is None:
-                process, status, used = os.wait4(rank.process, flags)
-                if not process:
-                    continue
-                rank.stopped = os.WIFSTOPPED(status)
-                if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+            if rank.process:
+                process, status, used = os.wait4(rank.process, os.WNOHANG)
+                if process:
+                    rank.process = 0
                     self._note_end(rank, os.waitstatus_to_exitcode(status), used.ru_maxrss)
 
     def _note_end(self, rank: _Rank, code: int, kibibytes: int) -> None:
-        rank.code = code
-        page = rank.page
+        rank.code, page, late = code, rank.page, not self._all_are_here
         if rank.killed:
             return
         if page.reported:
@@ -360,18 +354,16 @@ class Supervisor:
         elif code < 0:
             how = f"the process was killed by {signal.Signals(-code).name}"
             if code == -signal.SIGKILL:
-                doubt = "" if oom_kills() > self._oom_kills else "?"
+                doubt = "" if oom_kills() > self._oom_kills[0] else "?"
                 how += f" (out of memory{doubt}); it held up to {kibibytes * 1024 / 1e6:,.0f} MB"
                 if page.planned:
                     how += f", {page.planned / 1e6:,.0f} MB of samples by --dry-run"
             self._suspect(BY_SIGNAL, rank.number, how)
         elif not page.ending:
             self._suspect(BY_CODE, rank.number, f"the process left with code {code}")
-        elif page.begun and code == EXIT_FAILED:
-            self._end(code)
-        elif page.begun or not code or (code == EXIT_BAD_INPUT and not self._all_are_here):
+        elif not code or (code != EXIT_FAILED if page.begun else late and code == EXIT_BAD_INPUT):
             self._answer(rank, bytes([code]))
-        elif rank.number == 0:  # it has reported that
+        elif page.begun or rank.number == 0:  # which has reported that
             self._end(code)
         else:
             what = rank.page.text("failure") or f"the process left with code {code}"
@@ -388,23 +380,18 @@ class Supervisor:
     def _look(self, passed: float) -> None:
         """Look at what ranks and supervisors of other hosts show."""
         # With ranks that have ended while the process that the launcher started has not.
-        present = {rank.number for rank in self.connections.values() if rank is not None}
-        running = [one for one in self.ranks.values() if one.code is None or one.number in present]
+        running = [one for one in self.ranks.values() if one.code is None or one.connection]
         self._age += passed
         if int(self._age) > int(self._age - passed):
+            self._oom_kills.append(oom_kills())
             for rank in running:
-                rank.held = is_stopped(rank.launched)
+                rank.stopped = is_stopped(rank.launched) or is_stopped(rank.process)
         for rank in running:
-            # Noted before it may end with its launcher; the first messages map more of them.
-            stage = 2 + min(rank.page.round, 2) if rank.page.begun else 0
-            if rank.noted < stage:
-                rank.noted, rank.segments = stage, rank.segments | segments_of(rank.process or 0)
             # Before it is forked, modules that have been imported are steps of the first.
             page = rank.page if rank.process else next(iter(self.ranks.values())).page
             if page.reported:
                 self.hosts.end()
-                if not any(fault.what == "" for fault in self.faults):
-                    self._suspect(ABORTING, rank.number, "", page.code)
+                self._suspect(ABORTING, rank.number, "", page.code)
             elif (what := rank.fault(page, passed, self._start_limit)) is not None:
                 self._suspect(BY_SIGNAL, rank.number, what)
         missing = (self.launch.local_size or 0) - len(self.ranks)
@@ -435,53 +422,48 @@ class Supervisor:
         self, patience: float, who: int | Host, what: str, code: int = EXIT_FAILED
     ) -> None:
         host = self._as_host(who) if isinstance(who, int) else who
-        self.faults.append(_Fault(time.monotonic() + patience, host, what, code))
+        self.faults.append((time.monotonic() + patience, host, what, code))
 
     def _report_what_is_due(self) -> None:
         if not self.faults or self.ended:
             return
-        fault = min(self.faults, key=lambda fault: fault.due)
-        if time.monotonic() < fault.due:
+        due, host, what, code = min(self.faults, key=itemgetter(0))
+        if time.monotonic() < due:
             return
         reported = [rank.page for rank in self.ranks.values() if rank.page.reported]
-        if reported or not fault.what:
-            self._end(reported[0].code if reported else fault.code)
+        if reported or not what:
+            self._end(reported[0].code if reported else code)
             return
-        host = fault.host
-        if fault.what == KILLED and self.launch.on_one_host and not self._begun:
+        if what == KILLED and self.launch.on_one_host and not self._begun:
             # The launcher has killed the others, perhaps because of one that has not come here.
             absent = {*range(self.launch.size)} - {*self.ranks}
             host = self._as_host(min(absent, default=host.rank))
         round = max([host.round, *(one.page.round for one in self.ranks.values())])
         when = f"round {round}" if round >= 0 else "before the first round"
         clients = f" ({host.clients})" if host.clients else ""
-        line = f"rank {host.rank} on {host.name}{clients}: {when}: {fault.what}"
+        line = f"rank {host.rank} on {host.name}{clients}: {when}: {what}"
         with contextlib.suppress(OSError):  # whoever read it may have gone with the launcher
             complain("mpifed", line)
         for log in filter(None, (rank.page.text("log") for rank in self.ranks.values())):
             with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
-        self._end(fault.code)
+        self._end(code)
 
     def _kill(self, rank: _Rank) -> None:
         rank.killed = True
-        if rank.process is not None and rank.code is None:
+        if rank.process:
             os.kill(rank.process, signal.SIGKILL)
 
     def _end(self, code: int) -> None:
         """End all ranks of the job, and remove the shared memory that MPI no longer removes."""
         self.ended = True
         launcher = outermost_launcher(self.launch.process) if self.hosts.lost() else 0
-        running = [one for one in self.ranks.values() if one.process and one.code is None]
-        for rank in running:
-            rank.segments |= segments_of(rank.process or 0)
-        for rank in running:
-            self._kill(rank)
-        for rank in running:
-            _, status = os.waitpid(rank.process or 0, 0)
-            rank.code = os.waitstatus_to_exitcode(status)
+        segments = set[str]().union(*(segments_of(one.process) for one in self.ranks.values()))
         kill_children()
-        remove_segments(path for rank in self.ranks.values() for path in rank.segments)
+        for rank in self.ranks.values():
+            rank.process = 0
+        remove_segments(segments)
+        remove_abandoned(UNUSED)
         self.hosts.end()
         latest = time.monotonic() + LATEST
         while self.launch.on_one_host and not (self._begun or self._all_are_here):

@@ -31,7 +31,7 @@ def aggregators() -> None:
 
     from mpifed.exchange.privacy import LocalNoise
     from mpifed.exchange.server import Server
-    from mpifed.federation.clients import Federation
+    from mpifed.federation.federation import Federation
     from mpifed.federation.options import PrivacyOptions
     from mpifed.mpi.communicator import Alone
 

@@ -49,7 +49,7 @@ def checkpoint() -> None:
     from mpifed import state
     from mpifed.checkpoint.background import Writer
     from mpifed.checkpoint.files import Meta, path_of
-    from mpifed.federation.clients import Federation
+    from mpifed.federation.federation import Federation
     from mpifed.mpi.communicator import Alone
 
     torch.set_num_threads(1)

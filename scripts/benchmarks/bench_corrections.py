@@ -27,7 +27,7 @@ def exchange_of(correction: str, graph: dict[str, Any]) -> Any:
     """Gossip among all clients on one rank."""
     from mpifed.exchange.gossip import Gossip
     from mpifed.exchange.mixing_options import completed_options
-    from mpifed.federation.clients import Federation
+    from mpifed.federation.federation import Federation
     from mpifed.mpi.communicator import Alone
 
     given = {**graph, "schedule": "static", "transport": "auto", "consensus_step": None}

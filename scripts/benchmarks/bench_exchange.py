@@ -64,8 +64,8 @@ def server(communicator: Any, numbers: int, repeats: int) -> dict[str, Any]:
     """Seconds of a server's sum and of what it is compared with. Collective."""
     import torch
 
-    from mpifed.exchange.reduction import _subtrees, weighted_sum
-    from mpifed.federation.clients import Federation
+    from mpifed.federation.federation import Federation
+    from mpifed.federation.reduction import _subtrees, weighted_sum
 
     owner = np.arange(CLIENTS) * communicator.size // CLIENTS
     federation = Federation(communicator, owner, owner < 0, np.ones(CLIENTS, np.int64))
@@ -90,7 +90,7 @@ def gossip(communicator: Any, numbers: int, repeats: int) -> dict[str, Any]:
 
     from mpifed.exchange.gossip import Gossip
     from mpifed.exchange.routes import arrivals
-    from mpifed.federation.clients import Federation
+    from mpifed.federation.federation import Federation
 
     owner = np.arange(CLIENTS) * communicator.size // CLIENTS
     federation = Federation(communicator, owner, owner < 0, np.ones(CLIENTS, np.int64))
@@ -156,9 +156,9 @@ def server_sum(numbers: int = NUMBERS, repeats: int = REPEATS) -> None:
 
 def server_sum_bytes() -> None:
     """Bytes of a server's sum over those of an Allreduce, for clients of unlike work."""
-    from mpifed.exchange.reduction import bytes_of_sum
-    from mpifed.federation.clients import Federation
+    from mpifed.federation.federation import Federation
     from mpifed.federation.placement import contiguous_owners
+    from mpifed.federation.reduction import bytes_of_sum
     from mpifed.mpi.communicator import Alone
 
     n_train, ratios = np.random.default_rng(0).integers(20, 400, 300), {}
@@ -176,8 +176,8 @@ def sum_error(clients: int = 100_000, numbers: int = 20) -> None:
     """Largest error of a server's float32 mean of 100,000 clients, and of ``w @ X``'s."""
     import torch
 
-    from mpifed.exchange.reduction import weighted_sum
-    from mpifed.federation.clients import Federation
+    from mpifed.federation.federation import Federation
+    from mpifed.federation.reduction import weighted_sum
     from mpifed.mpi.communicator import Alone
 
     torch.set_num_threads(1)
@@ -223,7 +223,7 @@ def mixing(numbers: int = 670_000, repeats: int = 7) -> None:
 
     from mpifed.exchange.gossip import Gossip
     from mpifed.exchange.server import Server
-    from mpifed.federation.clients import Federation
+    from mpifed.federation.federation import Federation
     from mpifed.mpi.communicator import Alone
 
     torch.set_num_threads(1)

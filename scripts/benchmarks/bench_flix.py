@@ -69,7 +69,8 @@ def sparse_products() -> None:
     import torch
 
     from mpifed.data.base import Description, Shards, Split
-    from mpifed.federation.clients import Clients, Federation
+    from mpifed.federation.clients import Clients
+    from mpifed.federation.federation import Federation
     from mpifed.local.linear_objective import SPARSE_BELOW, objective_of
     from mpifed.local.objective import Regulariser
     from mpifed.models.linear import linear

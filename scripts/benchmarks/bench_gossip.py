@@ -113,7 +113,7 @@ def federation_of(case: str) -> tuple[Any, Any]:
     import torch
 
     from mpifed.exchange.gossip import Gossip
-    from mpifed.federation.clients import Federation
+    from mpifed.federation.federation import Federation
     from mpifed.mpi.communicator import world
 
     communicator = world(RANKS)

@@ -25,10 +25,10 @@ import numpy as np
 from bench_figures import report
 
 import topologies
-from mpifed.exchange.reduction import pieces_of
 from mpifed.exchange.routes import Route
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.federation.placement import contiguous_owners
+from mpifed.federation.reduction import pieces_of
 from mpifed.mpi.communicator import Alone
 
 RANKS, PLAYED = (8, 16, 32, 64), (16, 64, 256, 1024, 4096)

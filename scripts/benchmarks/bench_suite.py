@@ -109,7 +109,7 @@ def checkpoint_file(tiny: bool = False) -> None:
     from mpifed import state
     from mpifed.checkpoint.background import Writer
     from mpifed.checkpoint.files import Meta, path_of
-    from mpifed.federation.clients import Federation
+    from mpifed.federation.federation import Federation
     from mpifed.mpi.communicator import Alone
 
     clients, numbers = (2, 100) if tiny else (64, 1 << 20)

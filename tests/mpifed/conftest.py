@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from mpifed.data.base import Description, Shards, Split
-from mpifed.federation.clients import Clients, Federation
+from mpifed.federation.clients import Clients
+from mpifed.federation.federation import Federation
 from mpifed.mpi.communicator import Alone
 
 

@@ -18,7 +18,7 @@ import torch
 import topologies
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing_options import completed_options
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.federation.placement import partitioned_owners
 from mpifed.mpi.communicator import Communicator, world
 

@@ -8,7 +8,7 @@ from quadratics import SEED, D, N, gradients
 
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing_options import completed_options
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.mpi.communicator import Alone
 
 MH = "metropolis_hastings"

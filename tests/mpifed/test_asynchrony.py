@@ -20,7 +20,8 @@ from mpifed.errors import InputError
 from mpifed.exchange.asynchrony import FRESH, Timetable, partners_of
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing_options import completed_options
-from mpifed.federation.clients import Draws, Federation
+from mpifed.federation.clients import Draws
+from mpifed.federation.federation import Federation
 from mpifed.mpi.communicator import Alone
 from mpifed.state import shared_tensors
 from mpifed.training import evaluation, exchanging

@@ -18,7 +18,7 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
 from mpifed.checkpoint.files import PIECE, Meta, path_of
 from mpifed.errors import PeerFailure, RunError
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.mpi.communicator import Alone, world
 
 

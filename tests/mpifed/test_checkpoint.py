@@ -26,7 +26,7 @@ from mpifed.checkpoint.files import parts
 from mpifed.checkpoint.integrity import Damaged
 from mpifed.config.experiments import parse_overrides
 from mpifed.errors import RunError
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.mpi.communicator import Alone, world
 
 # One place for all examples of a test: the file there is always written anew.

@@ -180,7 +180,9 @@ def test_losses_and_gradients_are_of_validation_samples():
     more = {"dtype": "float64", "evaluation": {"validation_fraction": 0.25}}
     engine = prepared("fedavg", gossip, **more)
     clients = engine.everyone
-    held_out = engine.setup.channel(1, np.ones(4, bool), None, clients).held_out
+    channel = engine.setup.exchange.at(1, np.ones(4, bool))
+    engine.setup.hold_out(channel, clients)
+    held_out = channel.held_out
     w, val = np.random.default_rng(0).normal(size=7), clients.shards.val
     for place in range(4):
         part = val.rows_of(place)

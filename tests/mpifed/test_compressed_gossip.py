@@ -19,7 +19,8 @@ from mpifed.exchange.choco import (
 )
 from mpifed.exchange.compression import build
 from mpifed.exchange.gossip import Gossip
-from mpifed.federation.clients import Draws, Federation
+from mpifed.federation.clients import Draws
+from mpifed.federation.federation import Federation
 from mpifed.mpi.communicator import Alone
 
 FLIX = (

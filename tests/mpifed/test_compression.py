@@ -18,10 +18,12 @@ from mpifed.algorithms.flix.flix import Dcgd, Diana
 from mpifed.algorithms.flix.objective import partial_gradients
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError, RunError
-from mpifed.exchange import compression, reduction
+from mpifed.exchange import compression
 from mpifed.exchange.compression import Compressor, Quantise, build, proven_contraction
-from mpifed.exchange.reduction import SparseRows, add_scaled, gathered, weighted_sum
-from mpifed.federation.clients import Draws, Federation
+from mpifed.federation import reduction
+from mpifed.federation.clients import Draws
+from mpifed.federation.federation import Federation
+from mpifed.federation.reduction import SparseRows, add_scaled, gathered, weighted_sum
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
 from mpifed.models.linear import linear

@@ -14,8 +14,8 @@ from small_runs import CASES
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
 from mpifed.errors import InputError
-from mpifed.exchange.reduction import weighted_sum
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
+from mpifed.federation.reduction import weighted_sum
 from mpifed.mpi.communicator import Alone
 from mpifed.training import evaluation
 from mpifed.training.build import choose_device

@@ -19,11 +19,7 @@ from mpifed.components.registry import plain
 from mpifed.config.configuration import resolve
 from mpifed.config.experiments import parse_overrides
 from mpifed.data.base import Description
-from mpifed.federation.clients import (
-    Federation,
-    draw_unseen,
-    participants,
-)
+from mpifed.federation.federation import Federation, draw_unseen, participants
 from mpifed.federation.participation import (
     Bernoulli,
     Dropout,

@@ -20,7 +20,8 @@ from mpifed.algorithms.fedmm.transport import (
 )
 from mpifed.data.base import Description, Shards, Split
 from mpifed.exchange.server import Server
-from mpifed.federation.clients import Clients, Draws, Federation, participants
+from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.federation import Federation, participants
 from mpifed.federation.participation import Bernoulli
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver

@@ -250,6 +250,22 @@ class Fails(Own):
         return super().round(state, clients, channel, draws)
 
 
+class Validates(Own):
+    """Fails as it checks its options."""
+
+    @staticmethod
+    def validate(options, local):
+        return options["rate"] / local.lr
+
+
+class Completes(Own):
+    """Fails as it completes its options."""
+
+    @staticmethod
+    def complete_options(options, n_training):
+        return options | {"of each": 1 // (n_training - n_training)}
+
+
 class ReturnsNothing(Own):
     """Forgets its ``return``."""
 
@@ -355,6 +371,19 @@ def test_of_several_components_of_a_module_the_one_that_failed_is_named(
     line = done.err.splitlines()[0]
     assert done.code == 1 and re.fullmatch(f"mpifed: {said.format(__name__)}", line), line
     assert "Traceback (most recent call last):" in done.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(Validates, "KeyError: 'rate'"), (Completes, "ZeroDivisionError: .*zero")],
+)
+def test_a_component_is_named_whose_check_of_its_options_fails(kind, reason, tmp_path, capfd):
+    done = call(failing("algorithm", kind, tmp_path / "run"), capfd)
+    line, *traceback = done.err.splitlines()
+    named = f"mpifed: algorithm '{__name__}:{kind.__name__}': {reason}"
+    assert done.code == 1 and re.fullmatch(named, line), line
+    assert f'File "{__file__}"' in traceback[1]
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_function_beside_a_component_is_named(tmp_path, capfd):

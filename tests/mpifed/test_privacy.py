@@ -25,7 +25,7 @@ from mpifed.errors import InputError, RunError
 from mpifed.exchange import accounting, privacy
 from mpifed.exchange.base import Round
 from mpifed.federation import options as section
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.federation.options import PrivacyOptions
 from mpifed.mpi.communicator import Alone
 
@@ -36,7 +36,7 @@ SIZE = 20_000
 def channel_with(active=None, round=1, **options):
     engine = prepared("fedavg", "server", clients=6, privacy={**NOISE, **options})
     active = np.ones(6, bool) if active is None else active
-    return engine.setup.channel(round, active)
+    return engine.setup.exchange.at(round, active)
 
 
 def noise_of(channel, size=SIZE, n=6):
@@ -83,7 +83,7 @@ def test_the_denominator_is_the_expected_number_of_participants():
     engine = prepared("fedavg", "server", clients=6, privacy=options, participation=who)
     active = np.arange(6) < 2
     rows = torch.ones(2, 4, dtype=torch.float64) * 0.5
-    channel = engine.setup.channel(1, active)
+    channel = engine.setup.exchange.at(1, active)
     made = channel.average(rows, torch.ones(2).double(), 0 * rows[0])
     assert made.tolist() == pytest.approx([2 * 0.5 / 3] * 4)
 

@@ -97,7 +97,7 @@ def test_noise_of_pairs_cancels_and_has_the_stated_deviation():
     rows = torch.zeros(6, 20_000, dtype=torch.float64)
     active = np.arange(6) != 5  # of the ring a path is left
     for round in (1, 2):
-        channel = engine.setup.channel(round, active)
+        channel = engine.setup.exchange.at(round, active)
         noise = channel.transformed(rows[:5], rows[:5]).numpy()
         assert np.abs(noise.sum(axis=0)).max() < 1e-6
         degrees = np.array([1, 2, 2, 2, 1])

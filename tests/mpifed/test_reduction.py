@@ -13,19 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 
-from mpifed import method
 from mpifed.errors import Diverged, PeerDiverged, RunError
 from mpifed.exchange import mixing_product as mixing
-from mpifed.exchange import reduction
 from mpifed.exchange import routes as routing
 from mpifed.exchange.compression import build
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing_product import MixingProduct, products_agree
-from mpifed.exchange.reduction import SparseRows, sum_and_mass, weighted_sum
 from mpifed.exchange.server import Server
+from mpifed.federation import reduction
 from mpifed.federation import tree as trees
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.federation.placement import contiguous_owners
+from mpifed.federation.reduction import SparseRows, sum_and_mass, weighted_sum
 from mpifed.federation.tree import APART, Tree, codes_of, merges
 from mpifed.mpi.communicator import Alone, world
 from mpifed.mpi.reused import Reused
@@ -472,6 +471,6 @@ def test_numbers_of_clients_add_up_as_rows_of_one_number_do():
     clients = run_rounds("fedavg", rounds=0).clients
     numbers = torch.randn(len(clients), generator=torch.Generator().manual_seed(3))
     for weights in (None, clients.equal_weights):
-        summed = method.total(clients, numbers, weights)
+        summed = clients.total(numbers, weights)
         assert summed.shape == ()
-        assert summed == method.total(clients, numbers[:, None], weights)[0]
+        assert summed == clients.total(numbers[:, None], weights)[0]

@@ -12,7 +12,7 @@ from mpifed.exchange import aggregation
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.routes import Route, transfer
 from mpifed.exchange.server import Server
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.federation.placement import partitioned_owners, rows_sent, spectral_order
 from mpifed.mpi.communicator import Alone, world
 from topologies import mixing_matrix

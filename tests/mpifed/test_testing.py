@@ -6,13 +6,17 @@ import dataclasses
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated
 
 import numpy as np
 import pytest
 import torch
+from annotated_types import Gt, Le
 
 import mpifed
 import mpifed.testing as harness
+from mpifed import state as states
+from mpifed.errors import InputError, RunError
 from mpifed.message import ByCoordinates, Colluding, Correction, Moment
 from mpifed.testing import find_item
 
@@ -23,6 +27,9 @@ FedAvg, Identity, Sign = (
 )
 Median, SignFlip = find_item("aggregator", "median"), find_item("attack", "sign_flip")
 Sgd = find_item("server_optimizer", "sgd")
+
+FedAvgState = type(harness.run_rounds("fedavg", rounds=0).state)
+RING = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
 
 REGRESSION = [([[1.0]], [0.0]), ([[1.0]], [4.0])]
 HALF_SQUARED = {"name": "linear", "bias": False, "loss": "half_squared"}
@@ -61,6 +68,35 @@ class OneSize(Identity):
 
     def bits(self, size, itemsize, draws, ids, purpose="compression"):
         return 7
+
+
+class RandomMask(Identity):
+    """Random coordinates, which are sent with a probability."""
+
+    def __init__(self, *, share: Annotated[float, Gt(0), Le(1)], loses: bool = False) -> None:
+        self.share, self.loses = share, loses
+
+    def omega(self, size):
+        return 1 / self.share - 1
+
+    def mask(self, size, draws, ids, purpose):
+        drawn = [draws.stream(purpose, client).random(size) for client in ids.tolist()]
+        return np.array(drawn).reshape(len(ids), size) < self.share
+
+    def __call__(self, rows, draws, ids, purpose="compression"):
+        mask = torch.from_numpy(self.mask(rows.shape[1], draws, ids, purpose))
+        return torch.where(mask, rows / self.share, 0) if self.loses else rows * mask / self.share
+
+    def floats(self, size, draws, ids, purpose="compression"):
+        return self.mask(size, draws, ids, purpose).sum(1)
+
+
+class OtherCoordinates(find_item("compression", "rand_k")):
+    """Random coordinates, which are not those that it says."""
+
+    def coordinates(self, size, draws, ids, purpose):
+        columns = super().coordinates(size, draws, ids, purpose)
+        return None if columns is None else (columns + 1) % size
 
 
 class First(ByCoordinates):
@@ -153,6 +189,7 @@ class WritesMoments(Sgd):
         (harness.check_compressor, InPlace, "InPlace.*changes.*rows"),
         (harness.check_compressor, Together, "Together.*which clients"),
         (harness.check_compressor, OneSize, "OneSize.*bits.*int"),
+        (harness.check_compressor, OtherCoordinates, "coordinates"),
         (harness.check_aggregator, First, "First.*order"),
         (harness.check_aggregator, Enlarging, "Enlarging.* 9 .*equal"),
         (harness.check_aggregator, Kept, "combine.*shape"),
@@ -168,6 +205,14 @@ class WritesMoments(Sgd):
 def test_an_item_that_breaks_a_promise_is_refused(check, item, fault):
     with pytest.raises(AssertionError, match=fault):
         check(item)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
+def test_a_compressor_that_loses_what_is_not_finite_is_refused_for_certain(share):
+    compressor = RandomMask(share=share, loses=True)
+    with pytest.raises(AssertionError, match="nan is lost"):
+        harness.check_compressor(compressor)
+    harness.check_compressor(RandomMask(share=share))
 
 
 def broken(change):
@@ -204,13 +249,67 @@ Silent = broken(_silent)
     [
         (Writes, "model.* in place"),
         (Remembers, "round 3.*resume"),
-        (ByRank, "3 ranks"),
         (Silent, r"round\(\).*exchanges = \(\)"),
     ],
 )
 def test_a_method_that_breaks_a_promise_is_refused(method, fault):
     with pytest.raises(AssertionError, match=fault):
         harness.check_method(method, exchanges=("server",))
+
+
+def with_velocity(declared):
+    """FedAvg with heavy-ball momentum, v <- v / 2 + (mean - x), x <- x + v, as a method."""
+    fields = [("velocity", torch.Tensor, declared())]
+    state_class = dataclasses.make_dataclass("State", fields, bases=(FedAvgState,), frozen=True)
+
+    def init(self, clients, exchange, draws, dtype):
+        first = FedAvg.init(self, clients, exchange, draws, dtype)
+        return state_class(first.model, first.optimizer, torch.zeros_like(first.model))
+
+    def round(self, state, clients, channel, draws):
+        moved = FedAvg.round(self, state, clients, channel, draws)
+        velocity = state.velocity / 2 + moved.model - state.model
+        return state_class(state.model + velocity, moved.optimizer, velocity)
+
+    return type("Broken", (FedAvg,), {"init": init, "round": round, "__module__": __name__})
+
+
+OnServer, Shared, Following = map(with_velocity, (states.server, states.shared, states.follows))
+
+
+@pytest.mark.parametrize(("clients", "round"), [(5, 0), (6, 1)])
+def test_rows_of_clients_that_are_declared_the_server_s_are_refused(clients, round):
+    """At the first digest where ranks have other numbers of rows, else after the first round."""
+    with pytest.raises(RunError, match=r"velocity.* rank 0 .*shared\(\), follows\(\)"):
+        rounds = harness.run_rounds(OnServer, clients=clients, exchange=RING, ranks=2, rounds=0)
+        assert round or rounds.digest
+        rounds.advance()
+
+
+def test_a_checkpoint_with_rows_that_are_declared_the_server_s_is_refused():
+    rounds = harness.run_rounds(OnServer, exchange=RING)
+    with pytest.raises(InputError, match=r"velocity.*\(5, 1, .*follows\(\)"):
+        rounds.resumed(ranks=2)
+
+
+@pytest.mark.parametrize(("method", "name"), [(OnServer, "velocity"), (ByRank, "model")])
+def test_a_server_s_field_that_differs_between_ranks_is_named(method, name):
+    exchange = "server" if method is ByRank else "gossip"
+    with pytest.raises(RunError, match=f"{name}.* rank 0 .*on every rank"):
+        harness.check_method(method, exchanges=(exchange,))
+
+
+@pytest.mark.parametrize("method", [Shared, Following])
+def test_a_velocity_may_be_shared_or_follow_what_is_shared(method):
+    harness.check_method(method, participation=0.5)
+
+
+def test_a_velocity_moves_as_heavy_ball_momentum_of_the_server():
+    options = {"rounds": 4, "dtype": "float64"}
+    velocity = harness.run_rounds(Following, **options).state.model
+    server_optimizer = {"name": "momentum", "beta": 0.5, "lr": 1.0}
+    momentum = harness.run_rounds("fedavg", server_optimizer=server_optimizer, **options)
+    assert torch.allclose(velocity, momentum.state.model, atol=1e-12)
 
 
 def test_rounds_are_those_of_a_run(tmp_path):

@@ -408,7 +408,7 @@ def test_a_page_shows_what_a_rank_does(monkeypatch):
 
 
 def test_a_rank_that_computes_is_blamed_before_one_that_waits():
-    busy, waits = (_Rank(0, page, {}, []) for page in new_pages(2))
+    busy, waits = (_Rank(0, page) for page in new_pages(2))
     one, other = Page(steps=1, limit=4.0), Page(steps=1, limit=4.0, waiting=1)
     for _ in range(8):
         assert busy.fault(one, 0.5) is None
@@ -421,7 +421,7 @@ def test_a_rank_that_computes_is_blamed_before_one_that_waits():
 
 
 def test_the_end_of_a_rank_has_a_limit_of_its_own():
-    rank, page = _Rank(0, Page(), {}, []), Page(steps=5, ending=1, limit=1.0)
+    rank, page = _Rank(0, Page()), Page(steps=5, ending=1, limit=1.0)
     assert rank.fault(page, ENDING) is None
     assert "stall_limit" in rank.fault(page, 1.0)
     page.limit = math.inf

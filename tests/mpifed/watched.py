@@ -46,7 +46,7 @@ def action() -> int:
     heartbeat.await_forks()
     weakref.finalize(action, print, "of the rank", flush=True)
     about = {
-        "began": started_at(),
+        "began": started_at("self"),
         "went_on": time.clock_gettime(time.CLOCK_BOOTTIME),
         "rank": int(os.environ["PMI_RANK"]),
         "forked": "colorsys" in sys.modules,

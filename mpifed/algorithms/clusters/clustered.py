@@ -38,7 +38,6 @@ from mpifed.method import (
     Requirement,
     ServerChannel,
     initial_models,
-    total,
 )
 from mpifed.model import Model, row_norms
 
@@ -216,7 +215,5 @@ def model_of_each(cluster: Tensor, models: Tensor, clients: Clients) -> Tensor:
     hosted = Clients(clients.federation, clients.shards, everyone)
     labels = cluster.numpy()
     first = [int(np.argmax(labels == label)) for label in range(labels.max() + 1)]
-    models_by_cluster = [
-        total(hosted, models, torch.from_numpy(hosted.ids == one)) for one in first
-    ]
+    models_by_cluster = [hosted.total(models, torch.from_numpy(hosted.ids == one)) for one in first]
     return torch.cat(models_by_cluster).to(models)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.method import Clients, Draws, Exchange, LocalSolver, Predictor, tuned, tuner_of
+from mpifed.method import Clients, Draws, Exchange, LocalSolver, Predictor
 from mpifed.model import Model
 
 
@@ -40,13 +40,13 @@ class FedAvgFineTuned(FedAvg):
         **options: Any,
     ) -> None:
         super().__init__(model, local, **options)
-        self.tuner = tuner_of(local, tune_epochs, tune_lr)
+        self.tuner = local.tuner(tune_epochs, tune_lr)
 
     def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
         """Every client's copy of the global model, fine-tuned on its shard."""
         models = self.local.with_statistics(state.model, state.optimizer)
-        return tuned(self.tuner, models, clients, draws)
+        return Predictor(self.tuner.tuned(models, clients, draws))
 
     def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
         """Unseen clients fine-tune the global model like all others."""
-        return tuned(self.tuner, exchange.mean(state.model), clients, draws)
+        return Predictor(self.tuner.tuned(exchange.mean(state.model), clients, draws))

@@ -47,11 +47,8 @@ from mpifed.method import (
     Predictor,
     Requirement,
     StepScale,
-    agreed,
     heartbeat,
     initial_models,
-    largest,
-    total,
 )
 from mpifed.model import CROSS_ENTROPY, HALF_SQUARED, SQUARED, Linear, Loss, Model, design, sigmoid
 
@@ -230,7 +227,7 @@ def local_improvement(
     before, after = risks.losses(start) - best, risks.losses(trained) - best
     counts = before > SMALLEST_GAP * best.abs().clamp(min=SMALLEST_GAP)
     ratios = (after.clamp(min=0) / before).where(counts, before.new_zeros(()))
-    return largest(clients, ratios.flatten())
+    return clients.largest(ratios.flatten())
 
 
 @dataclass(frozen=True)
@@ -384,12 +381,12 @@ class FedEM(Algorithm[Channel]):
                 clients, exchange, Draws(seed, 0), state.components.dtype
             )
             for k in range(1, self.restart_rounds + 1):
-                agreed(clients, heartbeat.raise_if_stop_requested)
+                clients.agreed(heartbeat.raise_if_stop_requested)
                 part = states.select(trial_state, rows, is_rows)
                 moved = self.round(part, training, exchange.at(k, active), Draws(seed, k))
                 trial_state = states.merge(trial_state, moved, rows, is_rows)
             last = self.log_likelihoods(states.select(trial_state, rows, is_rows), training)
-            likelihood = float(total(training, last[:, None])[0])
+            likelihood = float(training.total(last[:, None])[0])
             if not self.reached or likelihood > max(self.reached):
                 best = trial_state if self.warm_start else first
             self.reached.append(likelihood)
@@ -406,7 +403,7 @@ class FedEM(Algorithm[Channel]):
         differ = bool((state.mixture != state.mixture[:, :1]).any()) or any(
             not torch.equal(each, client[0]) for client in models for each in client
         )
-        if self.n_components > 1 and not largest(clients, torch.tensor([float(differ)])):
+        if self.n_components > 1 and not clients.largest(torch.tensor([float(differ)])):
             lines.append(
                 "warning: the components of each client are equal, and so are its mixture weights, "
                 "so that only the noise of minibatches tells components apart, unless you set "
@@ -458,7 +455,7 @@ class FedEM(Algorithm[Channel]):
         self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
         """Return the mean entropy of the mixtures, and how good the local solver is here."""
-        mean = total(clients, entropies(state.mixture)[:, None], clients.equal_weights)
+        mean = clients.total(entropies(state.mixture)[:, None], clients.equal_weights)
         measures: dict[str, float | None] = {"mixture_entropy": float(mean[0])}
         if "local_improvement" in self.columns:
             surrogate, _ = self.surrogate(state.components, state.mixture, clients)

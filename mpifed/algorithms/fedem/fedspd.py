@@ -44,8 +44,6 @@ from mpifed.method import (
     Predictor,
     Requirement,
     initial_models,
-    tuned,
-    tuner_of,
 )
 from mpifed.model import Model, train_losses
 
@@ -97,7 +95,7 @@ class FedSPD(Algorithm[GossipChannel]):
     ) -> None:
         self.model, self.local = model, local
         self.n_clusters, self.cluster_draw = n_clusters, cluster_draw
-        self.tuner = tuner_of(local, tune_epochs, tune_lr)
+        self.tuner = local.tuner(tune_epochs, tune_lr)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -184,8 +182,8 @@ class FedSPD(Algorithm[GossipChannel]):
         mean = torch.zeros_like(rows[:, :1])
         for cluster in range(self.n_clusters):
             mean += shares[:, cluster, None, None] * rows[:, cluster : cluster + 1]
-        predictor = tuned(self.tuner, mean, clients, draws)
-        return Predictor(predictor.parameters, results={"clusters": shares})
+        tuned = self.tuner.tuned(mean, clients, draws)
+        return Predictor(tuned, results={"clusters": shares})
 
     def payload(self) -> int:
         return self.model.n_parameters + 1

@@ -29,7 +29,6 @@ from mpifed.method import (
     Predictor,
     Requirement,
     ServerChannel,
-    total,
 )
 from mpifed.model import NoModel
 
@@ -191,7 +190,7 @@ class FedMGS(Algorithm[ServerChannel]):
             crossing = self.crossing * (h.sum(0).square().sum() - h.square().sum())
             penalties = self.code_penalty * h.square().sum() + crossing
             means[row] = ((x - state.atoms @ h).square().sum() + penalties) / (2 * x.shape[1])
-        risk = float(total(clients, means, self.weights(clients))[0])
+        risk = float(clients.total(means, self.weights(clients))[0])
         return {"objective": risk + self.atom_penalty * float(state.atoms.square().sum())}
 
     def payload(self) -> int:

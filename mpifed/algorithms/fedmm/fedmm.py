@@ -45,10 +45,8 @@ from mpifed.method import (
     Requirement,
     ServerChannel,
     checked_section,
-    computed_once,
     find,
     to_server,
-    total,
 )
 from mpifed.model import NoModel, batches, chosen
 from mpifed.surrogate import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
@@ -78,8 +76,8 @@ def find_facts(
         rows = torch.zeros(len(clients), size, dtype=torch.float64)
         for i in range(len(clients)):
             rows[i] = surrogate.facts(samples_of(i), block)
-        means.append(total(clients, rows, weights))
-    return computed_once(clients, lambda: surrogate.conclude(torch.cat(means)))
+        means.append(clients.total(rows, weights))
+    return clients.computed_once(lambda: surrogate.conclude(torch.cat(means)))
 
 
 def sample_of(data: Description, with_target: bool) -> Description:
@@ -165,7 +163,7 @@ def training_objective(
 ) -> float:
     """Return the objective on all training samples; collective."""
     means = risks(surrogate, theta, clients.shards.train, clients, with_target)
-    return float(total(clients, means, weights)[0]) + surrogate.penalty(theta)
+    return float(clients.total(means, weights)[0]) + surrogate.penalty(theta)
 
 
 def test_objective(
@@ -175,7 +173,7 @@ def test_objective(
     counts = torch.from_numpy(clients.shards.test.counts[clients.rows]).double()
     means = risks(surrogate, theta, clients.shards.test, clients, with_target)
     weights = counts if by_samples else (counts > 0).double()
-    summed, mass = total(clients, torch.cat([means, torch.ones_like(means)], 1), weights)
+    summed, mass = clients.total(torch.cat([means, torch.ones_like(means)], 1), weights)
     return float(summed / mass) + surrogate.penalty(theta) if mass else None
 
 
@@ -560,7 +558,7 @@ class FedMMTheta(FedMM):
             moves = self.statistics(surrogate, now, split)
             moves -= self.statistics(surrogate, before, split)
         return {
-            "surrogate_update": float(total(clients, moves, self.weights(clients)).square().sum()),
+            "surrogate_update": float(clients.total(moves, self.weights(clients)).square().sum()),
             "parameter_update": float((now - before).square().sum()),
         }
 

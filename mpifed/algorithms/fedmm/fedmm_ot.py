@@ -47,8 +47,6 @@ from mpifed.method import (
     Predictor,
     Requirement,
     ServerChannel,
-    computed_once,
-    where_recorded,
 )
 from mpifed.model import DenseICNN, batches
 from mpifed.surrogate import Benchmark, check_targets
@@ -331,8 +329,8 @@ def first_potential(
 ) -> Tensor:
     """Compute parameters near the identity map at the server; collective."""
     generator = draws.stream("potential")
-    potential = computed_once(
-        clients, lambda: identity_potential(model, generator, dtype, iterations=iterations)
+    potential = clients.computed_once(
+        lambda: identity_potential(model, generator, dtype, iterations=iterations)
     )
     return potential.to(clients.device)
 
@@ -357,4 +355,4 @@ def map_scores(
         mapped = model.push(omega, x.to(omega.device)).cpu()
         return {"l2_uvp": l2_uvp(mapped, benchmark, x), "cosine": cosine(mapped, benchmark, x)}
 
-    return where_recorded(clients, scores)
+    return clients.where_recorded(scores)

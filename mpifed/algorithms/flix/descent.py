@@ -33,14 +33,10 @@ from mpifed.method import (
     Predictor,
     Requirement,
     ServerChannel,
-    agreed,
-    largest,
     plain,
-    starting_point,
     stored_configuration,
     stored_state,
     to_server,
-    total,
 )
 from mpifed.model import (
     FIRST_SMOOTHNESS,
@@ -54,6 +50,7 @@ from mpifed.model import (
     local_optima,
     local_starts,
     smoothness,
+    starting_point,
     usual_tolerance,
 )
 
@@ -310,9 +307,9 @@ class Descent(Algorithm[AnyChannel]):
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FlixState:
         size, count, double = self.model.n_parameters, len(clients), torch.float64
-        first = starting_point(self.model, self.start, clients, exchange, draws, dtype)
+        first = starting_point(self.model, self.start, draws, dtype).to(clients.device)
         return FlixState(
-            model=first,
+            model=exchange.spread(first),
             optima=local_starts(self.model, clients, draws, self.local_start, dtype),
             gradient_norm=torch.zeros(count, dtype=double),
             smoothness=torch.zeros(count, dtype=double),
@@ -348,8 +345,7 @@ class Descent(Algorithm[AnyChannel]):
             return stored_optima(self.optima_from, start, clients.ids)
         limits = self.solver, self.tolerance, self.iterations
         # Agreed at once: who has ended the search waits here for those that are asked to stop.
-        return agreed(
-            clients,
+        return clients.agreed(
             lambda: local_optima(self.model, clients, self.regulariser, start, draws, *limits),
         )
 
@@ -388,7 +384,7 @@ class Descent(Algorithm[AnyChannel]):
         one_hot[torch.arange(len(clients)), torch.from_numpy(clients.ids)] = state.smoothness
         return theory.constants(
             self.objective.alpha(federation.training),
-            total(clients, one_hot).numpy()[federation.training],
+            clients.total(one_hot).numpy()[federation.training],
             max(0.0, self.regulariser.strong_convexity),
             omega,
             self.memory_rate(omega),
@@ -396,7 +392,7 @@ class Descent(Algorithm[AnyChannel]):
 
     def remarks(self, state: FlixState, clients: Clients, exchange: Exchange) -> list[str]:
         """Constants, step size, and the rounds that the theorems predict; collective."""
-        worst = largest(clients, state.gradient_norm)
+        worst = clients.largest(state.gradient_norm)
         lines = [f"local optima: gradient norms up to {worst:.2e}"]
         if worst > self.tolerance:
             lines.append(
@@ -435,7 +431,7 @@ class Descent(Algorithm[AnyChannel]):
         g = self.objective.gradients(state.optima, x, clients, draws)
         if away_from is not None:
             g = g - self.objective.gradients(state.optima, away_from, clients, draws)
-        return float(total(clients, g.double().square().sum(1)[:, None])[0])
+        return float(clients.total(g.double().square().sum(1)[:, None])[0])
 
     # -- rounds
 
@@ -517,13 +513,13 @@ class Descent(Algorithm[AnyChannel]):
     ) -> dict[str, float | None]:
         x, n = exchange.mean(state.model)[0], len(clients.federation.training)
         losses = self.objective.losses(state.optima, x, clients)
-        value = float(total(clients, losses[:, None])[0]) / n
+        value = float(clients.total(losses[:, None])[0]) / n
         measures: dict[str, float | None] = {"objective": value}
         if int(state.known):
             measures["objective_gap"] = value - float(state.least)
         if int(state.known) == MINIMISER:
             away = float((x.double() - state.reference).square().sum())
-            squares = float(total(clients, self.objective.squares(clients)[:, None])[0])
+            squares = float(clients.total(self.objective.squares(clients)[:, None])[0])
             measures["deployed_distance"] = squares * away / n
         return {**measures, "up_floats": exchange.ledger.up_floats}
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from mpifed.message import flat_positions, gathered
-from mpifed.method import Clients, Draws, total
+from mpifed.method import Clients, Draws
 from mpifed.model import (
     Linear,
     Model,
@@ -129,7 +129,7 @@ def as_linear(model: Model) -> Linear | None:
 def weighted_mean(rows: Tensor, mass: Tensor, clients: Clients) -> Tensor:
     """sum_i w_i rows_i with w_i proportional to ``mass``; collective."""
     mass = mass.to(rows.device)
-    sums = total(clients, torch.cat([rows.double() * mass[:, None], mass[:, None]], 1))
+    sums = clients.total(torch.cat([rows.double() * mass[:, None], mass[:, None]], 1))
     mean = sums[:-1] / sums[-1] if float(sums[-1]) > 0 else torch.zeros_like(sums[:-1])
     return mean.to(rows)
 
@@ -193,7 +193,7 @@ class Risk:
         points = self._mixed(x)
         losses = self._risks.losses(points).double()[:, None]
         gradients = self._alpha * self._risks.gradients(points)
-        summed = total(self._clients, torch.cat([losses, gradients.double()], 1)) / self._n
+        summed = self._clients.total(torch.cat([losses, gradients.double()], 1)) / self._n
         return float(summed[0]), summed[1:].cpu()
 
     def hessian(self, x: Tensor, model: Linear) -> Tensor:
@@ -207,7 +207,7 @@ class Risk:
         ]
         square = (len(x), len(x))
         stacked = torch.stack(rows) if rows else torch.zeros(0, *square, dtype=torch.float64)
-        return total(self._clients, stacked) / self._n
+        return self._clients.total(stacked) / self._n
 
 
 def _newton(risk: Risk, model: Linear, strongly_convex: bool) -> Minimum:

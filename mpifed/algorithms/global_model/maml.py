@@ -34,9 +34,8 @@ from mpifed.method import (
     LocalSolver,
     Predictor,
     Requirement,
-    starting_point,
 )
-from mpifed.model import Linear, Model, Objective, Objectives, Regulariser
+from mpifed.model import Linear, Model, Objective, Objectives, Regulariser, starting_point
 
 
 def support(split: Split, fraction: float) -> Split:
@@ -136,7 +135,8 @@ class MetaLearner(Algorithm[Channel]):
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> MetaState:
-        return MetaState(starting_point(self.model, self.start, clients, exchange, draws, dtype))
+        first = starting_point(self.model, self.start, draws, dtype).to(clients.device)
+        return MetaState(exchange.spread(first))
 
     def round(
         self, state: MetaState, clients: Clients, channel: Channel, draws: Draws

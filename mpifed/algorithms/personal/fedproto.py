@@ -34,10 +34,15 @@ from mpifed.method import (
     Requirement,
     ServerChannel,
     initial_models,
-    label_sums,
-    new_prototypes,
 )
-from mpifed.model import Model, last_sizes, prototyped, representation
+from mpifed.model import (
+    Model,
+    label_means,
+    label_sums,
+    last_sizes,
+    prototyped,
+    representation,
+)
 
 
 @dataclass(frozen=True)
@@ -114,8 +119,10 @@ class FedProto(Algorithm[ServerChannel]):
         rows = torch.cat([state.models, received], -1)
         rows, optimizer = self.solver(rows, state.optimizer, clients, draws)
         models = rows[..., : self.model.n_parameters].clone()
-        sums = label_sums(self.model, models, clients, self.shape[0])[..., :-1]
-        return FedProtoState(models, new_prototypes(state.prototypes, sums, channel), optimizer)
+        train, everyone = clients.shards.train, torch.ones(len(clients), dtype=torch.float64)
+        sums = label_sums(self.model, models, train, clients.rows, self.shape[0])
+        total = channel.sum(channel.send(sums[..., :-1]), everyone)
+        return FedProtoState(models, label_means(total, state.prototypes), optimizer)  # eq. 6
 
     def deploy(self, state: FedProtoState, clients: Clients, draws: Draws) -> Predictor:
         """The nearest prototype in each client's representation, or its model."""

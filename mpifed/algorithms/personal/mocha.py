@@ -37,9 +37,7 @@ from mpifed.method import (
     Predictor,
     Requirement,
     ServerChannel,
-    computed_once,
     heartbeat,
-    total,
 )
 from mpifed.model import Linear, columns_of, rows_of
 
@@ -283,8 +281,8 @@ class Mocha(Algorithm[ServerChannel]):
         """The primal and the dual objective, and their difference."""
         models = state.models[clients.positions]
         means = risks_and_gains(self.model, self.loss, state.duals, models, clients)
-        risk, gain = total(clients, means).tolist()
+        risk, gain = clients.total(means).tolist()
         terms = state.models, state.b, state.sigma, self.strength
-        of_models, of_duals = computed_once(clients, lambda: penalties(*terms))
+        of_models, of_duals = clients.computed_once(lambda: penalties(*terms))
         primal, dual = risk + of_models, gain - of_duals
         return {"primal": primal, "dual": dual, "gap": primal - dual}

@@ -26,8 +26,6 @@ from mpifed.method import (
     LocalSolver,
     Predictor,
     StepScale,
-    tuned,
-    tuner_of,
 )
 from mpifed.model import Model
 
@@ -65,7 +63,7 @@ class FedBABU(Parts[Channel]):
         super().__init__(model, local, head=head, gossip_step_scale=gossip_step_scale)
         self.trains = self.body
         self.tuned = {"full": None, "body": self.body, "head": self.head}[tune_part]
-        self.tuner = tuner_of(local, tune_epochs, tune_lr)
+        self.tuner = local.tuner(tune_epochs, tune_lr)
 
     def round(
         self, state: PartsState, clients: Clients, channel: Channel, draws: Draws
@@ -75,11 +73,11 @@ class FedBABU(Parts[Channel]):
     def deploy(self, state: PartsState, clients: Clients, draws: Draws) -> Predictor:
         """Each client's copy of the shared model, fine-tuned on its shard."""
         models = self.local.with_statistics(self.joined(state.body, state.heads), state.optimizer)
-        return tuned(self.tuner, models, clients, draws, self.tuned)
+        return Predictor(self.tuner.tuned(models, clients, draws, self.tuned))
 
     def adapt(
         self, state: PartsState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
         """Unseen clients fine-tune the shared model like all others."""
         start = self.unseen_start(state, clients, exchange)
-        return tuned(self.tuner, start, clients, draws, self.tuned)
+        return Predictor(self.tuner.tuned(start, clients, draws, self.tuned))

@@ -36,10 +36,8 @@ from mpifed.method import (
     LocalSolver,
     Requirement,
     ServerChannel,
-    label_sums,
-    new_prototypes,
 )
-from mpifed.model import Model, last_sizes, prototyped
+from mpifed.model import Model, label_means, label_sums, last_sizes, prototyped
 
 
 @dataclass(frozen=True)
@@ -108,8 +106,9 @@ class FedPAC(Parts[ServerChannel]):
         rows, optimizer = self.solver(rows, state.optimizer, clients, draws, mask=self.body)
         done = rows[..., : self.model.n_parameters]
         body = channel.average(done[..., self.body], clients.weights, before=state.body)
-        sums = label_sums(self.model, done, clients, self.shape[0])[..., :-1]
-        prototypes = new_prototypes(state.prototypes, sums, channel)
+        sums = channel.send(self.label_sums(done, clients)[..., :-1])
+        total = channel.sum(sums, torch.ones(len(clients), dtype=torch.float64))
+        prototypes = label_means(total, state.prototypes)
         heads = channel.send(done[..., self.head])
         everyone = np.flatnonzero(channel.round.active)
         position = torch.from_numpy(np.searchsorted(everyone, clients.ids))
@@ -118,9 +117,14 @@ class FedPAC(Parts[ServerChannel]):
             combined[position == participant] = channel.sum(heads, alpha[position]).to(heads)
         return FedPACState(body, channel.scatter(combined), optimizer, of_head, prototypes)
 
+    def label_sums(self, models: Tensor, clients: Clients) -> Tensor:
+        """Return sums over each client's samples of each label: of f(x), 1 and |f(x)|^2."""
+        train = clients.shards.train
+        return label_sums(self.model, models, train, clients.rows, self.shape[0])
+
     def collaborators(self, models: Tensor, clients: Clients, server: ServerChannel) -> Tensor:
         """Return alpha, float64 (participants, participants) of all ranks."""
-        sums = label_sums(self.model, models, clients, self.shape[0]).double()
+        sums = self.label_sums(models, clients).double()
         count = sums[..., -2].sum(1).clamp(min=1)
         means = (sums[..., :-2] / count[:, None, None]).flatten(1)
         variances = (sums[..., -1].sum(1) / count - means.square().sum(1)) / count

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import raise_first_diverged
-from mpifed.federation.clients import Federation
+from mpifed.federation.federation import Federation
 from mpifed.federation.tree import APART, GROUP, Subtrees, merges
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import is_finite, on_host
