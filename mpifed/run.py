@@ -1,5 +1,4 @@
 """The module that mpirun starts on every rank, ``python -m mpifed.run``, in prose ``mpifed run``.
-
 ``mpifed.launch`` carries it out. ``import mpifed.run`` imports the function of this name.
 """
 

@@ -135,15 +135,15 @@ class Mpi(Communicator):
 
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         # Not ``bcast``, in which a rank spins until the others are there.
-        is_root, head, rest = self.rank == root, np.empty(HEAD, np.uint8), np.empty(0, np.uint8)
+        is_root, head, tail = self.rank == root, np.empty(HEAD, np.uint8), np.empty(0, np.uint8)
         if is_root:
-            head, rest = folded(value)
+            head, tail = folded(value)
         self._wait(self._comm.Ibcast(head, root))
         if not is_root:
-            rest = np.empty(left_of(head), np.uint8)
-        if len(rest):
-            self._wait(self._comm.Ibcast(rest, root))
-        return value if is_root else unfolded(head, rest)
+            tail = np.empty(left_of(head), np.uint8)
+        if len(tail):
+            self._wait(self._comm.Ibcast(tail, root))
+        return value if is_root else unfolded(head, tail)
 
     def gather_object(self, value: Any) -> list[Any] | None:
         # Along a tree of pairs, where ``gather`` has rank 0 receive a message from each.
@@ -155,8 +155,8 @@ class Mpi(Communicator):
                 return None
             if self.rank + span < self.size:
                 head = self.receive((HEAD,), np.uint8, self.rank + span)
-                rest = self.receive((left_of(head),), np.uint8, self.rank + span)
-                values += unfolded(head, rest)
+                tail = self.receive((left_of(head),), np.uint8, self.rank + span)
+                values += unfolded(head, tail)
             span *= 2
         return values
 
@@ -226,9 +226,9 @@ def left_of(head: np.ndarray) -> int:
     return max(0, 8 + int.from_bytes(head[:8].tobytes(), "little") - HEAD)
 
 
-def unfolded(head: np.ndarray, rest: np.ndarray) -> Any:
+def unfolded(head: np.ndarray, tail: np.ndarray) -> Any:
     """Return the object that ``folded`` was given."""
-    return pickle.loads(np.concatenate([head[8:], rest]).tobytes())
+    return pickle.loads(np.concatenate([head[8:], tail]).tobytes())
 
 
 def messages(rows: np.ndarray, chosen: np.ndarray | None = None) -> list[np.ndarray]:
