@@ -1,11 +1,15 @@
 """mpifed: federated learning simulated over MPI, the same numbers on any number of ranks."""
 
+from __future__ import annotations
+
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # ``typing`` would cost every guard 5 ms
+    from typing import Any
 
 # Read by MKL at its first call, so it must be set before torch computes anything. Without it, MKL's
 # matrix products depend on where in memory an operand starts, hence on which clients share a rank.
@@ -24,6 +28,8 @@ __all__ = ["__version__", "arrays", "load", "read", "run"]
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Hold SIGINT back until the end of the block: half an import of torch cannot be repeated."""
+    import threading  # here, since every guard would import it
+
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or handler is None:
         yield  # another thread is not interrupted, and a handler of C cannot be put back

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-import traceback
-import unicodedata
 from collections.abc import Iterable
 
 from topologies import errors
@@ -35,6 +33,8 @@ def printable(text: str) -> str:
 
     Those that only join letters stay, and any space is a space.
     """
+    import unicodedata  # here, since every guard would import it
+
     return "".join(
         sign if sign.isprintable() or sign in "\u200c\u200d"
         else " " if unicodedata.category(sign) == "Zs"
@@ -63,6 +63,8 @@ def complain(command: str, message: str) -> None:
     elif isinstance(error, foreseen) and os.environ.get("MPIFED_DEBUG") != "1":
         return
     if error is not None:
+        import traceback  # here, since every guard would import it
+
         traceback.print_exception(error)
 
 

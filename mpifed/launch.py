@@ -48,6 +48,7 @@ from mpifed.errors import (
 from mpifed.tracking import TRACK_VARIABLE, TRACKERS
 from mpifed.watchdog.guard import skip_teardown
 from mpifed.watchdog.heartbeat import (
+    await_forks,
     failure_reported,
     hosted_clients,
     set_failure,
@@ -298,6 +299,7 @@ def world_of_ranks(expected: int | None = None) -> Any:
         from mpifed.mpi.communicator import begin_mpi, world
 
         skip_teardown()
+        await_forks()
         begin_mpi()
         communicator = world(expected)
         share_leader(communicator)
@@ -314,8 +316,20 @@ class Words:
     resume: str | bool | None = None
 
 
+# What was read before this rank was forked, by the words.
+_read_before: dict[tuple[str, ...], Words] = {}
+
+
 def read_words(arguments: list[str] | None) -> Words:
     """Read the words of a command; what they name is looked up later, by rank 0."""
+    words = _read_before.pop((*typed(arguments),), None) or _read(arguments)
+    limit = words.overrides.get("stall_limit")
+    if isinstance(limit, (int, float)) and limit > 0:
+        set_stall_limit(limit)  # what follows imports
+    return words
+
+
+def _read(arguments: list[str] | None) -> Words:
     options = parser().parse_intermixed_args(arguments)
     if options.list is not None:
         return Words(options)
@@ -330,18 +344,14 @@ def read_words(arguments: list[str] | None) -> Words:
         words.append(resume)
         resume = True
     experiment, assignments = split_words(words)
-    overrides = parse_overrides(assignments)
-    limit = overrides.get("stall_limit")
-    if isinstance(limit, (int, float)) and limit > 0:
-        set_stall_limit(limit)  # what follows imports
-    return Words(options, experiment, overrides, resume)
+    return Words(options, experiment, parse_overrides(assignments), resume)
 
 
 def _named_in(words: Words) -> Mapping[str, Any]:
     """Return the sections of the experiment, in which overrides have replaced whole ones."""
     from mpifed.config.experiments import read_experiment
 
-    if words.resume or words.options.restart:
+    if (words.resume or words.options.restart) and words.experiment is None:
         return words.overrides
     return {**read_experiment(words.experiment, words.overrides), **words.overrides}
 
@@ -435,6 +445,7 @@ def preload(words: list[str] | None = None) -> None:
     if {"-h", "--help", "--version"} & {*typed(words)}:
         return  # which is printed by rank 0
     parsed = read_words(words)
+    _read_before[*typed(words),] = parsed
     if parsed.options.list is not None:
         return
     _import(LIBRARIES)
@@ -442,6 +453,7 @@ def preload(words: list[str] | None = None) -> None:
 
     with contextlib.suppress(ImportError, RuntimeError):  # no MPI: one rank runs without
         import_mpi()
+        _import(("mpifed.mpi.over_mpi4py",))
     _import(RUN)
     sys.modules["threadpoolctl"].threadpool_info()  # it remembers where libraries are
     _import_components(_named_in(parsed))

@@ -127,7 +127,7 @@ def tensors(state: Any, shared_is_rows: bool) -> Iterator[tuple[str, Tensor, boo
     """
     for field in dataclasses.fields(state):
         value = getattr(state, field.name)
-        if dataclasses.is_dataclass(value):
+        if not isinstance(value, Tensor) and dataclasses.is_dataclass(value):
             prefix = _prefix(field)
             for name, tensor, rows in tensors(value, shared_is_rows):
                 yield f"{prefix}{name}", tensor, rows

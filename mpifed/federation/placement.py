@@ -55,6 +55,8 @@ def contiguous_owners(
     n, blocks = len(work), min(n_ranks, len(work))
     if blocks == 1:
         return np.zeros(n, np.int32)
+    if blocks == n:
+        return np.arange(n, dtype=np.int32)
     total = np.concatenate([[0.0], np.cumsum(work, dtype=np.float64)])
     low, high = float(work.max()), float(total[-1])
     for _ in range(60):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cache
 from inspect import signature
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args, get_type_hints
 
@@ -97,6 +98,7 @@ class Algorithm(ABC, Generic[AnyChannel]):
         cls.communicates = cls.exchanges != ()
 
     @classmethod
+    @cache  # it reads signatures, and every rank asks for it several times
     def model_type(cls) -> Any:
         """Return what its model must be an instance of: the annotation of the first parameter.
 

@@ -134,10 +134,13 @@ def check_size(size: int, expected: int | None, environment: dict[str, str], why
 
 
 def spare_memory() -> None:
-    """Have UCX set aside 0.7 MiB a rank for messages within a host, in place of 4."""
+    """Have UCX set aside 0.7 MiB a rank for messages within a host, in place of 4, and look for no
+    network where there is no other host.
+    """
     launch = launched()
     if launch is not None and launch.on_one_host and "PMI_FD" in os.environ:
         os.environ.setdefault("UCX_MM_SEG_SIZE", "512")
+        os.environ.setdefault("UCX_TLS", "sm,self")
 
 
 def import_mpi() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 import os
+import pickle
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -25,6 +25,9 @@ FREE_BLOCKS = 4
 
 # Bytes in one MPI message at most.
 PIECE = 1 << 28
+
+# Bytes of an object that are sent with its size.
+HEAD = 1 << 10
 
 # Bytes of a row from which it is sent from where it is.
 WIDE = 1 << 15
@@ -131,13 +134,30 @@ class Mpi(Communicator):
         return result.reshape(shape)
 
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
-        self.barrier()
-        return self._comm.bcast(value, root)
+        # Not ``bcast``, in which a rank spins until the others are there.
+        is_root, head, tail = self.rank == root, np.empty(HEAD, np.uint8), np.empty(0, np.uint8)
+        if is_root:
+            head, tail = folded(value)
+        self._wait(self._comm.Ibcast(head, root))
+        if not is_root:
+            tail = np.empty(left_of(head), np.uint8)
+        if len(tail):
+            self._wait(self._comm.Ibcast(tail, root))
+        return value if is_root else unfolded(head, tail)
 
     def gather_object(self, value: Any) -> list[Any] | None:
-        self.barrier()
         # Along a tree of pairs, where ``gather`` has rank 0 receive a message from each.
-        values: list[Any] | None = self._comm.reduce([value], operator.add)
+        values, span = [value], 1
+        while span < self.size:
+            if self.rank & span:
+                parts = [part for part in folded(values) if len(part)]
+                self._wait(*(self._comm.Isend(part, self.rank - span) for part in parts))
+                return None
+            if self.rank + span < self.size:
+                head = self.receive((HEAD,), np.uint8, self.rank + span)
+                tail = self.receive((left_of(head),), np.uint8, self.rank + span)
+                values += unfolded(head, tail)
+            span *= 2
         return values
 
     def exchange_rows(
@@ -191,6 +211,24 @@ class Mpi(Communicator):
 
     def abort(self, code: int) -> None:
         self._mpi.COMM_WORLD.Abort(code)
+
+
+def folded(value: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return an object as ``HEAD`` bytes that begin with its size, and what is left of it."""
+    data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    sized = bytearray(len(data).to_bytes(8, "little") + data).ljust(HEAD, b"\0")
+    flat = np.frombuffer(sized, np.uint8)
+    return flat[:HEAD], flat[HEAD:]
+
+
+def left_of(head: np.ndarray) -> int:
+    """Return how many bytes of an object come after its first ``HEAD``."""
+    return max(0, 8 + int.from_bytes(head[:8].tobytes(), "little") - HEAD)
+
+
+def unfolded(head: np.ndarray, tail: np.ndarray) -> Any:
+    """Return the object that ``folded`` was given."""
+    return pickle.loads(np.concatenate([head[8:], tail]).tobytes())
 
 
 def messages(rows: np.ndarray, chosen: np.ndarray | None = None) -> list[np.ndarray]:

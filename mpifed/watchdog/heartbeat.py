@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-import mmap
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -40,6 +40,8 @@ class Page(ctypes.Structure):
 
 def new_pages(count: int) -> list[Page]:
     """Allocate pages that a process shares with its later children."""
+    import mmap  # here, since every guard would import it
+
     memory = mmap.mmap(-1, ctypes.sizeof(Page) * count)
     pages = [Page.from_buffer(memory, ctypes.sizeof(Page) * index) for index in range(count)]
     for page in pages:
@@ -53,16 +55,26 @@ class _ThisRank:
     page = Page(round=-1)
     watched = False
     began = -1.0
+    gate: int | None = None
 
 
-def begin(page: Page, began: float = -1.0) -> None:
-    """Show progress on this page from now on."""
+def begin(page: Page, began: float = -1.0, gate: int | None = None) -> None:
+    """Show progress on this page from now on; ``gate`` is for :func:`await_forks`."""
     _ThisRank.page, _ThisRank.began, _ThisRank.watched = page, began, True
+    _ThisRank.gate = gate
 
 
 def watched() -> bool:
     """Whether this process has a supervisor."""
     return _ThisRank.watched
+
+
+def await_forks() -> None:
+    """Wait until the other ranks of this node are forked: in MPI this one would spin until then."""
+    gate, _ThisRank.gate = _ThisRank.gate, None
+    if gate is not None:
+        os.read(gate, 1)
+        os.close(gate)
 
 
 def step() -> None:

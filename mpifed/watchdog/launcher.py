@@ -12,8 +12,6 @@ import socket
 import struct
 import sys
 import time
-from pathlib import Path
-from typing import NamedTuple
 
 from mpifed.errors import EXIT_FAILED, InputError
 from topologies.job_environment import SIZE_VARIABLES, in_environment
@@ -58,13 +56,11 @@ BEFORE_OTHERS = 500
 END_JOB = b"end the job"
 
 
-class Launch(NamedTuple):
+class Launch:
     """The place of a process in its job, from the launcher's environment variables."""
 
-    rank: int
-    size: int
-    local_size: int | None
-    process: int
+    def __init__(self, rank: int, size: int, local_size: int | None, process: int) -> None:
+        self.rank, self.size, self.local_size, self.process = rank, size, local_size, process
 
     @property
     def together(self) -> int:
@@ -113,7 +109,8 @@ def peer_of(connection: socket.socket) -> tuple[int, ...]:
 
 def variables_of(process: int) -> dict[str, str]:
     """Return the variables that a launcher has set for a process."""
-    texts = os.fsdecode(Path(f"/proc/{process}/environ").read_bytes()).split("\0")
+    with open(f"/proc/{process}/environ", "rb") as file:
+        texts = os.fsdecode(file.read()).split("\0")
     pairs = (text.partition("=") for text in texts)
     return {name: value for name, _, value in pairs if name.startswith(LAUNCHERS)}
 
@@ -129,9 +126,15 @@ def stat_of(process: int | str) -> list[str]:
     where there is no such process.
     """
     with contextlib.suppress(OSError):
-        text = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+        text = read(f"/proc/{process}/stat")
         return text.rsplit(")", 1)[1].split()  # the name before may have spaces and brackets
     return []
+
+
+def read(path: str) -> str:
+    """Return the text of a file of the system; ``pathlib`` would cost every guard 5 ms."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
 
 
 def is_stopped(process: int) -> bool:
@@ -173,8 +176,10 @@ def kill_children() -> None:
 def die_before_others() -> None:
     """Have the kernel kill this process where memory is full, and not the one that watches it."""
     with contextlib.suppress(OSError, ValueError):
-        score = Path("/proc/self/oom_score_adj")
-        score.write_text(str(min(1000, int(score.read_text()) + BEFORE_OTHERS)))
+        path = "/proc/self/oom_score_adj"
+        score = min(1000, int(read(path)) + BEFORE_OTHERS)
+        with open(path, "w", encoding="ascii") as file:
+            file.write(str(score))
 
 
 def oom_kills() -> int:
@@ -205,7 +210,7 @@ def outermost_launcher(process: int) -> int:
     """Return the launcher on this host that has started all others over ``process``, or zero."""
     outermost = 0
     with contextlib.suppress(OSError):
-        while Path(f"/proc/{process}/comm").read_text(errors="replace").strip() in NAMES:
+        while read(f"/proc/{process}/comm").strip() in NAMES:
             outermost, process = process, int(stat_of(process)[1])
     return outermost
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench_figures import report
+
+from mpifed.watchdog.launcher import adopt_orphans
 
 RANKS = (1, 8, 32, 100)
 REPEATS = 5
@@ -128,4 +131,45 @@ def startup(sizes: tuple[int, ...] = RANKS, repeats: int = REPEATS) -> None:
         )
 
 
-BENCHMARKS: dict[str, Callable[[], None]] = {"startup": startup}
+def finished(command: list[str]) -> tuple[float, float]:
+    """Wall seconds of a job, and CPU seconds of all its processes, also of those it forks."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=dict(os.environ)) as process:
+        code = process.wait(LONGEST)
+    wall = time.monotonic() - began
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert code == 0, f"the job ended with code {code}"
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def one_round(sizes: tuple[int, ...] = (32, 100), repeats: int = 3) -> None:
+    """One round of the default experiment beside one sum of a program over mpi4py, in turns."""
+    adopt_orphans()
+    bare = [sys.executable, str(Path(__file__).with_name("bare_sum.py"))]
+    for ranks in sizes:
+        front = [os.environ.get("MPIRUN") or "mpirun", "-n", str(ranks)]
+        walls, cpus = [], []
+        for _ in range(repeats):
+            with tempfile.TemporaryDirectory() as folder:
+                words = ("synthetic-fedem", f"clients={ranks}", "rounds=1", "--quiet", "--output")
+                run = [sys.executable, "-m", "mpifed.run", *words, f"{folder}/run"]
+                both = [finished([*front, *command]) for command in (bare, run)]
+            for ratios, (one, other) in zip((walls, cpus), zip(*both, strict=True), strict=True):
+                ratios.append((other / one, one, other))
+        report(
+            "one_round",
+            round(statistics.median(each[0] for each in cpus), 2),
+            "times the CPU s of a sum over all ranks with mpi4py",
+            ranks=ranks,
+            wall_ratio=round(statistics.median(each[0] for each in walls), 2),
+            cpu=[[round(value, 2) for value in each] for each in cpus],
+            wall=[[round(value, 2) for value in each] for each in walls],
+            cores=os.cpu_count(),
+            load=os.getloadavg()[0],
+        )
+
+
+BENCHMARKS: dict[str, Callable[[], None]] = {"startup": startup, "one_round": one_round}

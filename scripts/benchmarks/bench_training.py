@@ -8,6 +8,7 @@ does.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import resource
 import shutil
@@ -276,6 +277,38 @@ def one_and_two(name: str, *words: str) -> None:
     )
 
 
+COPIED = 1 << 26
+"""Bytes of an array that no cache holds."""
+
+
+def copies(seconds: float) -> float:
+    """GB a second that this process reads and writes by copying one array to another."""
+    source, target = (np.ones(COPIED // 8) for _ in range(2))
+    count, began = 0, time.perf_counter()
+    while (passed := time.perf_counter() - began) < seconds:
+        np.copyto(target, source)
+        count += 1
+    return 2e-9 * COPIED * count / passed
+
+
+def memory_bandwidth() -> None:
+    """GB a second that two processes copy over those of one, alternating."""
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        for _ in range(REPEATS):
+            for processes in rates:
+                rates[processes].append(sum(pool.map(copies, [0.5] * processes, chunksize=1)))
+    ratios = [two / one for one, two in zip(rates[1], rates[2], strict=True)]
+    report(
+        "memory_bandwidth",
+        round(statistics.median(ratios), 2),
+        "times the GB a second that one process copies",
+        all=[round(ratio, 2) for ratio in ratios],
+        gb_a_second={n: round(statistics.median(each), 1) for n, each in rates.items()},
+        cores=os.cpu_count(),
+    )
+
+
 def busy_seconds() -> float:
     """CPU seconds of this machine so far: nobody waits for forked ranks, whose usage is lost."""
     user, nice, system = map(int, Path("/proc/stat").read_text().split()[1:4])
@@ -314,6 +347,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
         overhead,
         peak_memory,
         two_ranks,
+        memory_bandwidth,
         hundred_ranks,
     )
 }

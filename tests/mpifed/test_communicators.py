@@ -54,6 +54,21 @@ def test_a_run_on_some_ranks_leaves_the_others_alone(tmp_path):
     job.barrier()
 
 
+@pytest.mark.mpi
+@pytest.mark.parametrize("size", [0, 900, 1100, 70_000])
+def test_objects_of_any_size_reach_whom_they_are_for(size):
+    communicator = world()
+    every = communicator.gather_object({"rank": communicator.rank, "text": size * "x"})
+    if communicator.rank == 0:
+        ranks = range(communicator.size)
+        assert every == [{"rank": rank, "text": size * "x"} for rank in ranks]
+    else:
+        assert every is None
+    for root in range(communicator.size):
+        value = (communicator.rank, size * "y") if communicator.rank == root else None
+        assert communicator.broadcast_object(value, root) == (root, size * "y")
+
+
 def test_the_page_splits_the_job_as_the_tests_do():
     page = Path(__file__).parents[2] / "docs" / "running.md"
     assert "comm=MPI.COMM_WORLD.Split(part), output=" in page.read_text()

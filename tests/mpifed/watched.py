@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 import time
+import weakref
 
 from mpifed.watchdog import heartbeat
 from mpifed.watchdog.guard import guarded
-from mpifed.watchdog.launcher import release_signals
+from mpifed.watchdog.launcher import release_signals, started_at
 
 
 def preload() -> None:
@@ -26,6 +27,10 @@ def preload() -> None:
         raise ImportError("no such library")
     if how == "takes a while":
         time.sleep(2.5)
+    if how == "forks slowly":
+        time.sleep(1.0)
+        os.register_at_fork(before=lambda: time.sleep(0.3))
+        weakref.finalize(preload, print, "of the imports", flush=True)
     if how == "is slow":  # in all, longer than the limit
         heartbeat.set_stall_limit(2.0)
         for name in ("aifc", "chunk", "colorsys", "mailcap", "sndhdr", "sunau", "this"):
@@ -38,7 +43,11 @@ def action() -> int:
     came: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: came.append(number))
     release_signals()
+    heartbeat.await_forks()
+    weakref.finalize(action, print, "of the rank", flush=True)
     about = {
+        "began": started_at("self"),
+        "went_on": time.clock_gettime(time.CLOCK_BOOTTIME),
         "rank": int(os.environ["PMI_RANK"]),
         "forked": "colorsys" in sys.modules,
         "process": os.getpid(),
