@@ -18,7 +18,7 @@ def carry_out() -> int:
 
 
 if __name__ == "__main__":
-    if any(word.startswith("--ranks") for word in sys.argv):  # it may start ranks, and be none
+    if "--ranks" in " ".join(sys.argv):  # it may start ranks, and be none
         from mpifed.__main__ import run
         from mpifed.command import carried_out
 

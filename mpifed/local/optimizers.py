@@ -185,6 +185,12 @@ class SgdRule(Rule):
             torch.sub(start, rate * v if self.options.momentum else change.mul_(rate), out=w)
 
 
+def step(model: Model, rates: Tensor, w: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    """Return rows after a step of plain gradient descent, which a model takes in place."""
+    model.descend(w, x, y, weights, rates)
+    return w
+
+
 def adam_step(
     w: Tensor,
     gradient: Tensor,

@@ -25,6 +25,7 @@ from mpifed.data.base import Split
 from mpifed.errors import note
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.options import StepScale
+from mpifed.local import optimizers
 from mpifed.local.adjustments import Adjustment, Coupling, Minibatch, Shift, Steps, sequences
 from mpifed.local.minibatches import (
     Minibatches,
@@ -192,7 +193,9 @@ class Stacked:
                     steps.coupling.move(Minibatch(w, order[block], step.number, rate, *context))
                     continue
                 if descends:
-                    self._descend(batch, w.flatten(0, 1), rate)
+                    w = w.flatten(0, 1)
+                    take_step = partial(optimizers.step, self.model, rate)
+                    w.copy_(self._gradient_of(batch, take_step, w))
                     continue
                 change = self._gradient_of(batch, compute, w.flatten(0, 1))
                 for term in terms:
@@ -211,24 +214,15 @@ class Stacked:
     def _gradient_of(
         self, batch: Batch, compute: RowGradients, w: Tensor, model: int = 0
     ) -> Tensor:
-        """The gradient of the rows ``w`` on one minibatch each, padded to ``width``."""
+        """The gradient of the rows ``w`` on one minibatch each, padded to ``width``, or what else
+        ``compute`` returns of them.
+        """
         x, y, scale = (part.unflatten(0, (len(w), self.width)) for part in batch)
         gradient_of = compute if self.alone else partial(never_alone, compute)
         gradient = gradient_of(w, x, y, scale)
         if not self.sam_radius:
             return gradient
         return gradient_of(ascended(w, gradient, self.sam_radius), x, y, scale)
-
-    def _descend(self, batch: Batch, w: Tensor, rates: Tensor) -> None:
-        """Take a step of gradient descent of the rows ``w``, in place."""
-
-        def moved(w: Tensor, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor) -> Tensor:
-            self.model.descend(w, x, y, weights, rates)
-            return w
-
-        x, y, scale = (part.unflatten(0, (len(w), self.width)) for part in batch)
-        after = moved if self.alone else partial(never_alone, moved)
-        w.copy_(after(w, x, y, scale, rates))
 
     def _inputs(self, x: Tensor, samples: Tensor) -> Tensor:
         """``x[samples]`` in memory that is used again, so that it stays in the cache."""

@@ -51,12 +51,6 @@ class Parametrised(ABC):
         True if both values of ``local.stepping`` give the same bits.
     single_rows : bool
         True if the gradient of one row alone has the bits that the row has among others.
-    lanes : int
-        Samples to a multiple of which stacked minibatches are padded, so that the bits of a
-        gradient do not depend on other rows. 2 is for models of products, whose bits depend on no
-        width but 1, that pad what elementwise functions are applied to.
-    scored_together : int
-        Samples in one call of ``shared_logits``, at most.
     """
 
     loss: Loss = CROSS_ENTROPY
@@ -67,8 +61,6 @@ class Parametrised(ABC):
     stepping_on_gpu: Stepping = "stacked"
     same_bits: bool = True
     single_rows: bool = False
-    lanes: int = LANES
-    scored_together: int = 8192
 
     @property
     @abstractmethod
@@ -81,7 +73,19 @@ class Model(Parametrised):
 
     Subclasses evaluate many copies at once and differentiate by rows. The result of a row must not
     depend on other rows, so that a run gives the same numbers on any number of ranks.
+
+    Attributes
+    ----------
+    lanes : int
+        Samples to a multiple of which stacked minibatches are padded, so that the bits of a
+        gradient do not depend on other rows. 2 is for models of products, whose bits depend on no
+        width but 1, that pad what elementwise functions are applied to.
+    scored_together : int
+        Samples in one call of ``shared_logits``, at most.
     """
+
+    lanes: int = LANES
+    scored_together: int = 8192
 
     @abstractmethod
     def init(self, generator: np.random.Generator) -> np.ndarray:
