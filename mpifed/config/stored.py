@@ -11,9 +11,9 @@ from mpifed.config.options import EvaluationOptions, StorageOptions
 from mpifed.local.options import LocalOptions
 from topologies.errors import excerpt
 
-# The version of the arithmetic, without which the rounding of sums cannot be repeated. 1 were sums
-# of integers; runs of then do not mention it.
-ARITHMETIC = 2
+# The version of the arithmetic, without which the rounding cannot be repeated. 1 were sums of
+# integers; runs of then do not mention it. 2 had minibatches that were padded to 32 samples.
+ARITHMETIC = 3
 
 # Keys of configurations that a run writes or wrote, and that are ignored where they are read.
 UNREAD = ("arithmetic", "placement_costs")

@@ -248,7 +248,7 @@ def check_resume(configuration: Configuration, task: Task) -> None:
     version = ARITHMETIC if stored is None else arithmetic_of(stored)[-1][1]
     if version != ARITHMETIC:
         task.remarks.append(
-            f"an earlier mpifed began this run, whose sums are rounded otherwise (arithmetic "
+            f"an earlier mpifed began this run, whose numbers are rounded otherwise (arithmetic "
             f"{version}, now {ARITHMETIC})"
         )
     if point is not None:

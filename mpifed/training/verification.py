@@ -161,7 +161,7 @@ def verify(
     if start >= begin:
         say(
             f"rounds {begin} to {start} cannot be repeated: the run began with an arithmetic whose "
-            f"sums are rounded otherwise, and round {start} is the first state stored since"
+            f"numbers are rounded otherwise, and round {start} is the first state stored since"
         )
     # The state of a round of which nothing is recorded shows in the next one.
     last = min(number for number in recorded.recorded_rounds if number >= end)
@@ -194,7 +194,7 @@ def _origins(recorded: RecordedRun, end: int) -> list[int]:
     other = version if version != ARITHMETIC else arithmetic_of(recorded.mapping)[-2][1]
     raise InputError(
         f"{recorded.directory} was made by an mpifed of arithmetic {other}, and this one has "
-        f"{ARITHMETIC}: sums are rounded otherwise, so that digests differ. It stores no state "
+        f"{ARITHMETIC}: numbers are rounded otherwise, so that digests differ. It stores no state "
         f"before round {end} that this mpifed continued; use one of arithmetic {other}"
     )
 

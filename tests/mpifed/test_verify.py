@@ -230,7 +230,7 @@ def made_before(folder: Path) -> None:
     """Take a run back to the time when sums were integers: no version, options that have ended."""
     path = folder / "config.yaml"
     mapping = yaml.safe_load(path.read_text())
-    assert mapping.pop("arithmetic") == 2
+    assert mapping.pop("arithmetic") == 3
     mapping["exchange"] |= {"reduction": "hierarchical", "transport": "auto"}
     mapping["storage"] |= {"state": "disk", "directory": None}
     path.write_text(yaml.safe_dump(mapping))
@@ -244,7 +244,7 @@ def test_a_run_of_another_arithmetic_is_refused_with_the_reason(tampered, capfd)
     made_before(tampered)
     assert main([str(tampered)]) == 2
     said = capfd.readouterr().err
-    assert re.search("arithmetic 1.* 2", said)
+    assert re.search("arithmetic 1.* 3", said)
 
 
 def test_a_run_of_another_arithmetic_is_read_and_goes_on(tampered, capfd):
@@ -253,19 +253,19 @@ def test_a_run_of_another_arithmetic_is_read_and_goes_on(tampered, capfd):
     more = Request(None, {"rounds": 7}, tampered, resume=True, quiet=True)
     assert execute(more, Alone(), lambda: False).status == "finished"
     log = (tampered / "log.txt").read_text()
-    assert re.search("arithmetic 1.* 2", log)
+    assert re.search("arithmetic 1.* 3", log)
     assert "exchange.reduction" in log
     assert "exchange.transport" in log
     assert "storage.state" in log and "storage.directory" not in log
     stored = yaml.safe_load((tampered / "config.yaml").read_text())
-    assert stored["arithmetic"] == [[1, 1], [7, 2]]
+    assert stored["arithmetic"] == [[1, 1], [7, 3]]
     assert not {"reduction", "transport"} & set(stored["exchange"])
     assert stored["storage"] == {"samples": None}
     assert main([str(tampered)]) == 0
     said = capfd.readouterr().out
     assert "rounds 1 to 6" in said and "rounds 7 to 7" in said
     assert main([str(tampered), "--rounds", "2:5"]) == 2
-    assert re.search("arithmetic 1.* 2", capfd.readouterr().err)
+    assert re.search("arithmetic 1.* 3", capfd.readouterr().err)
 
 
 def test_kernels_that_depend_on_addresses_are_not_verified(capfd, monkeypatch):
