@@ -141,8 +141,8 @@ class Mpi(Communicator):
         self._wait(self._comm.Ibcast(head, root))
         if not is_root:
             tail = np.empty(left_of(head), np.uint8)
-        if len(tail):
-            self._wait(self._comm.Ibcast(tail, root))
+        for piece in pieces(len(tail), 1):
+            self._wait(self._comm.Ibcast(tail[piece], root))
         return value if is_root else unfolded(head, tail)
 
     def gather_object(self, value: Any) -> list[Any] | None:
@@ -150,7 +150,8 @@ class Mpi(Communicator):
         values, span = [value], 1
         while span < self.size:
             if self.rank & span:
-                parts = [part for part in folded(values) if len(part)]
+                head, tail = folded(values)
+                parts = [head, *(tail[piece] for piece in pieces(len(tail), 1))]
                 self._wait(*(self._comm.Isend(part, self.rank - span) for part in parts))
                 return None
             if self.rank + span < self.size:

@@ -56,7 +56,10 @@ def test_a_run_on_some_ranks_leaves_the_others_alone(tmp_path):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("size", [0, 900, 1100, 70_000])
-def test_objects_of_any_size_reach_whom_they_are_for(size):
+@pytest.mark.parametrize("piece", [1 << 28, 1 << 12])
+def test_objects_of_any_size_reach_whom_they_are_for(size, piece, monkeypatch):
+    """Also those of several messages, of which each has at most ``piece`` bytes."""
+    monkeypatch.setattr("mpifed.mpi.over_mpi4py.PIECE", piece)
     communicator = world()
     every = communicator.gather_object({"rank": communicator.rank, "text": size * "x"})
     if communicator.rank == 0:
