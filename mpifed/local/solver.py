@@ -695,7 +695,7 @@ class LocalSolver:
             self.rule.steps(rule_state),
             weights,
             tuple(adjustments),
-            None if mask is None else Mask(mask[: self.n_trained].to(self.device)),
+            self._mask_of(mask),
             coupling,
         )
         start = self.with_statistics(start, optimizer)
@@ -712,6 +712,12 @@ class LocalSolver:
             models = optimizer.buffers.shape[1]
             return trained, WithBuffers(after, trained[:, :models, self.n_trained :].clone())
         return trained, after
+
+    def _mask_of(self, trained: Tensor | None) -> Mask | None:
+        """The mask of what is trained; None where it is everything, of which steps are quicker."""
+        if trained is None or bool(trained[: self.n_trained].all()):
+            return None
+        return Mask(trained[: self.n_trained].to(self.device))
 
     def total_rates(
         self,

@@ -51,6 +51,10 @@ class Parametrised(ABC):
         True if both values of ``local.stepping`` give the same bits.
     single_rows : bool
         True if the gradient of one row alone has the bits that the row has among others.
+    lanes : int
+        Samples to a multiple of which stacked minibatches are padded, so that the bits of a
+        gradient do not depend on other rows. 2 is for models of products, whose bits depend on no
+        width but 1, that pad what elementwise functions are applied to.
     """
 
     loss: Loss = CROSS_ENTROPY
@@ -61,6 +65,7 @@ class Parametrised(ABC):
     stepping_on_gpu: Stepping = "stacked"
     same_bits: bool = True
     single_rows: bool = False
+    lanes: int = LANES
 
     @property
     @abstractmethod
@@ -76,15 +81,10 @@ class Model(Parametrised):
 
     Attributes
     ----------
-    lanes : int
-        Samples to a multiple of which stacked minibatches are padded, so that the bits of a
-        gradient do not depend on other rows. 2 is for models of products, whose bits depend on no
-        width but 1, that pad what elementwise functions are applied to.
     scored_together : int
         Samples in one call of ``shared_logits``, at most.
     """
 
-    lanes: int = LANES
     scored_together: int = 8192
 
     @abstractmethod
