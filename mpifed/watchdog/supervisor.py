@@ -376,10 +376,11 @@ class Supervisor:
             what = f"{missing} of {self.launch.local_size} ranks of this host have not come after"
             what += f" {self._start_limit:.0f} s ({START_VARIABLE})"
             self._suspect(BY_SIGNAL, min(absent), what)
-        if running and not self._all_are_here:
-            self.hosts.look(
-                self._as_host(running[0].number), running[0].page.text("leader"), passed
-            )
+        # Where the launcher has killed all of this host, another host may say why.
+        hearing = running or [*self.ranks.values()][: len(self.faults)]
+        if hearing and not self._all_are_here:
+            first = hearing[0]
+            self.hosts.look(self._as_host(first.number), first.page.text("leader"), passed)
             if self.hosts.ended:
                 self._end(EXIT_FAILED)
             for host in self.hosts.lost():
