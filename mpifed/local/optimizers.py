@@ -160,9 +160,9 @@ class SgdRule(Rule):
 
     counts_steps = False
 
-    @property
-    def plain(self) -> bool:  # type: ignore[override]
-        return not (self.options.momentum or self.options.weight_decay)
+    def __init__(self, options: LocalOptions, model: Model) -> None:
+        super().__init__(options, model)
+        self.plain = not (options.momentum or options.weight_decay)
 
     def init(self, clients: int, components: int, size: int, zeros: Tensor) -> SgdState:
         width = size if self.options.momentum else 0

@@ -377,7 +377,7 @@ class Supervisor:
             what += f" {self._start_limit:.0f} s ({START_VARIABLE})"
             self._suspect(BY_SIGNAL, min(absent), what)
         # Where the launcher has killed all of this host, another host may say why.
-        hearing = running or [*self.ranks.values()][: len(self.faults)]
+        hearing = running or (self.faults and [*self.ranks.values()])
         if hearing and not self._all_are_here:
             first = hearing[0]
             self.hosts.look(self._as_host(first.number), first.page.text("leader"), passed)

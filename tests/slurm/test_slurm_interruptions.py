@@ -129,7 +129,7 @@ def test_a_killed_rank_ends_the_job(launcher: str, slurm: LocalSlurm, tmp_path: 
     output = tmp_path / "run"
     layout = ["job.nodes=2", "job.ranks_per_node=4", f"job.launcher={launcher}"]
     job = slurm.submit(output, *layout, rounds=1000)
-    reached(output, 60)  # by when supervisors of the nodes know each other
+    reached(output, 15)  # by when supervisors of the nodes know each other
     there = ranks(output)
     assert len(there) == 8
     began = time.monotonic()
