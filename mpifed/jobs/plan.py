@@ -362,10 +362,10 @@ def _missing_modules(names: Sequence[str]) -> list[str]:
     script = 'for name; do module is-avail "$name" >/dev/null 2>&1 || echo "$name"; done'
     words = ["bash", "-lc", script, "bash", *names]
     try:
-        asked = subprocess.run(words, capture_output=True, text=True, timeout=MODULES, check=False)
+        answer = subprocess.run(words, capture_output=True, text=True, timeout=MODULES, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return asked.stdout.splitlines()
+    return answer.stdout.splitlines()
 
 
 @contextmanager
