@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import numpy as np
@@ -254,4 +255,4 @@ def test_a_function_that_fails_is_named(name, answer, tmp_path, capfd):
     done = call([*TINY, metrics, "--output", tmp_path / "run"], capfd)
     assert done.code == 1
     (message,) = done.messages
-    assert name in message and answer in message
+    assert name in message and re.search(answer, message)
