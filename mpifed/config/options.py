@@ -37,6 +37,9 @@ class EvaluationOptions:
         Share of the clients that an evaluation scores. Which ones is drawn anew for each
         evaluation, from the seed and the round alone. Averages are over these clients, and
         clients.h5 holds those of the last evaluation.
+    metrics : str or list of str, optional
+        Further scores of predictions, of each client and of all: names of ``--list metrics``, or
+        ``module:function`` of your own.
     """
 
     every: Annotated[int, Ge(1), Le(LARGEST)] = 10
@@ -46,6 +49,13 @@ class EvaluationOptions:
     validation_split: bool = False
     client_weights: ClientWeights = "scored"
     sample: Annotated[float, Gt(0), Le(1)] = 1.0
+    metrics: str | list[str] | None = None
+
+    @property
+    def metric_names(self) -> list[str]:
+        """The names in ``metrics``, each once."""
+        names = [self.metrics] if isinstance(self.metrics, str) else self.metrics or []
+        return list(dict.fromkeys(names))
 
     @property
     def validates(self) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 
 from mpifed.report.groups import Curve, Group, contractions, difference
 from mpifed.report.names import Look, looks_of_methods
-from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, MEASURES, SCORES
-from mpifed.report.tables import bit_prefix, measured
+from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, SCORES
+from mpifed.report.tables import bit_prefix, measured, measures
 
 LINES = 6  # in one panel; more make small multiples
 
@@ -123,7 +123,8 @@ def charts(
     """Return the charts of one data set for which its runs have numbers."""
     data = groups[0].words[0]
     candidates = []
-    for column, measure in (SCORES | {c: MEASURES[c] for c in measured(groups)}).items():
+    known = measures(groups)
+    for column, measure in {c: known[c] for c in (*SCORES, *measured(groups))}.items():
         name = "bottom-decile" if column == DECILE else column.replace("_", "-")
         chart = Chart(name, ROUNDS, measure.title, data, X_LABELS[ROUNDS], y_log=measure.log)
         curves = [(group, group.curve(column, measure.factor)) for group in groups]
