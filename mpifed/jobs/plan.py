@@ -311,6 +311,8 @@ def continued(job: Job, tasks: Sequence[int], words: Sequence[str]) -> tuple[Job
             continue
         from mpifed.training import request  # which imports torch, as no wrong name shall
 
+        if done and request.ended_before(directory, configuration):
+            continue
         stored = request.stored_configuration(directory)
         if stored is not None:
             request.check_changes(stored, configuration, directory, request.stored_horizon(stored))
