@@ -42,6 +42,12 @@ DELIMITERS = ",;\t|"
 RAGGED = re.compile(r"line (\d+): expected (\d+) fields, saw (\d+)")  # of pandas
 MISSING = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
 
+# What reads such texts as names.
+KEEPS = "data.missing_values=[] keeps it as a text"
+
+# Options that name columns which are not read as texts.
+AS_THEY_ARE = ("features", "drop")
+
 # What pandas reads as a number, by what is before the decimals. Python's own int and float also
 # take 1_11, which is 111 to them.
 NUMBERS = {
@@ -51,16 +57,22 @@ NUMBERS = {
     for decimal, mark in (("point", r"\."), ("comma", ","))
 }
 
-# Faults that one message names, texts of a column that become columns, and rows of which different
-# values look like an id.
-MOST_FAULTS, MOST_TEXTS, FEWEST_IDS = 20, 1000, 20
+# Faults that one message names, texts of a column that become columns, those that are remarked
+# upon, and rows of which different values look like an id.
+MOST_FAULTS, MOST_TEXTS, MANY_TEXTS, FEWEST_IDS = 20, 1000, 50, 20
+
+# A day, with or without the time, as 2026-03-01, 1/3/2026 and 01.03.26.
+DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{2,4})([ T]\d.*)?")
 
 # Rows of a parquet file that are converted at once.
 ROWS = 4096
 
+Missing = Literal["refuse", "drop", "mean"]
+
 
 class Csv(PooledDataset, tables.OwnSamples):
-    """Your own samples in a CSV file: a row of names, then one sample a row.
+    """Your own samples in a CSV file, or in one for each client: a row of names, then one sample a
+    row.
 
     A column holds numbers where each of its texts is one, else texts. A column of texts among the
     inputs becomes, behind the numbers, a column of 0 and 1 for each of its texts in their order
@@ -93,6 +105,11 @@ class Csv(PooledDataset, tables.OwnSamples):
         What becomes of cells without a value: empty, ?, NA, N/A, NaN or NULL. They are refused, or
         their rows are left out. Or a number becomes the mean of its column over the training
         samples, a text 0 in all its columns, and rows without label, client or mark are left out.
+    missing_values : list of str, optional
+        Texts that are read as no value, beside the empty one. [] keeps a client that is called NA.
+        None is ?, NA, N/A, NaN and NULL.
+    encoding : str
+        How the file holds its letters, as Python names it: utf-8, cp1252, utf-16, ...
     delimiter : str, optional
         One character between columns; ``tab`` is one too. None takes the one of comma, semicolon,
         tab and ``|`` that makes most columns of the first line.
@@ -116,15 +133,17 @@ class Csv(PooledDataset, tables.OwnSamples):
         features: list[str] | None = None,
         drop: list[str] | None = None,
         categories: list[str] | None = None,
-        missing: Literal["refuse", "drop", "mean"] = "refuse",
+        missing: Missing = "refuse",
+        missing_values: list[str] | None = None,
+        encoding: str = "utf-8",
         delimiter: str | None = None,
         decimal: Literal["point", "comma"] = "point",
         **options: Any,
     ) -> None:
         named = {"path": path, "label": label, "client": client, "test": test}
         inputs = {"features": features, "drop": drop, "categories": categories, "missing": missing}
-        marks = {"delimiter": delimiter, "decimal": decimal}
-        file_options = {**named, **inputs, **marks}
+        marks = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
+        file_options = {**named, **inputs, **marks, "missing_values": missing_values}
         source = tables.reader(self.read, file_options, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
@@ -146,40 +165,72 @@ class Csv(PooledDataset, tables.OwnSamples):
 
 def read_csv(path: Path, options: Mapping[str, Any]) -> tables.Columns:
     """Return the samples in a CSV file; one ``InputError`` with all that is wrong with it."""
-    import pandas
+    return columns_of(f"data.path is '{path}', which", *_cells(path, options), options)
 
-    content = _content(path)
+
+def _cells(path: Path, options: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """Return the cells of a CSV file as ``_table`` does, and what is wrong with its lines."""
+    content = _content(path, options["encoding"])
     first = io.BytesIO(content).readline().decode("utf-8-sig")
     delimiter = "\t" if options["delimiter"] == "tab" else options["delimiter"]
     delimiter = delimiter or max(DELIMITERS, key=lambda mark: len(_names(first, mark)))
     header = _names(first, delimiter)
     if not header or len(set(header)) != len(header):
         empty = " (it is empty)" if not content.strip() else ""
-        _refuse(path, [f"its first line must name each column, all differently{empty}"])
-    lists = {key: options[key] or [] for key in ("features", "drop", "categories")}
-    named = {key: options[key] for key in ("label", "client", "test") if options[key]}
-    named_columns = [
-        *named.items(),
-        *((key, name) for key, names in lists.items() for name in names),
-    ]
-    tables.check_columns(path, header, named_columns)
-    others = [name for name in header if name not in (*named.values(), *lists["drop"])]
-    inputs, decimal = lists["features"] or others, options["decimal"]
-    as_texts = list(dict.fromkeys([*named.values(), *lists["categories"]]))
+        fault = f"its first line must name each column, all differently{empty}"
+        _refuse(f"data.path is '{path}', which", [fault])
+    as_texts = _texts_among(path, header, options)
     n_rows = content.count(b"\n")
     n_cells = n_rows + content.count(delimiter.encode())
     size = 2 * len(content) + CELL * n_cells + (ROW + TEXT * len(as_texts)) * n_rows
     check_memory(size, f"'{path}' cannot be read: it")
     with archives.reading(path):
-        frame, faults = _table(content, header, as_texts, delimiter, decimal)
+        return _table(content, header, as_texts, delimiter, options)
+
+
+def _texts_among(path: Path, header: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    """Return the columns that options read as texts; ``InputError`` where a named one lacks."""
+    named = [(key, options[key]) for key in ("label", "client", "test") if options[key]]
+    listed = [
+        (key, name) for key in ("features", "drop", "categories") for name in options[key] or ()
+    ]
+    tables.check_columns(path, header, named + listed)
+    return list(dict.fromkeys(name for key, name in named + listed if key not in AS_THEY_ARE))
+
+
+def columns_of(
+    where: str, frame: Any, faults: Sequence[str], options: Mapping[str, Any]
+) -> tables.Columns:
+    """Return the samples in a table; one ``InputError`` with all that is wrong with it.
+
+    Parameters
+    ----------
+    where : str
+        The beginning of the message.
+    frame : pandas.DataFrame
+        The cells, as ``_table`` returns them. The index says in messages where a row is.
+    faults : sequence of str
+        What is wrong with the table already.
+    options : mapping
+        Those of ``Csv`` that say what columns mean.
+    """
+    import pandas
+
+    named = {key: options[key] for key in ("label", "client", "test") if options[key]}
+    categories, decimal = options["categories"] or [], options["decimal"]
+    without = (*named.values(), *(options["drop"] or ()))
+    inputs = options["features"] or [name for name in frame if name not in without]
+    missing_values = _missing_values(options)
     words = frame[list(dict.fromkeys(named.values()))]
     frame = frame[list(dict.fromkeys(inputs))].copy()
-    texts, wrong = _texts(frame, inputs, lists["categories"], decimal)
-    gaps = pandas.concat([frame.isna(), words.isin(MISSING)], axis=1)
+    texts, wrong = _texts(frame, inputs, categories, decimal, missing_values)
+    gaps = pandas.concat([frame.isna(), words.isin(missing_values)], axis=1)
     gaps = gaps.loc[:, ~gaps.columns.duplicated()]
     numbers = tuple(name for name in inputs if name not in texts)
     columns = {name: frame[name].dropna() for name in numbers}
-    present = {key: words[name][~words[name].isin(MISSING)] for key, name in named.items()}
+    present = {key: words[name][~words[name].isin(missing_values)] for key, name in named.items()}
+    if "test" in present:
+        present["test"] = present["test"].replace({"True": "1", "False": "0"})
     typed = {key: _typed(cells.tolist(), decimal) for key, cells in present.items()}
     remarks = []
     if "client" in typed:
@@ -188,12 +239,13 @@ def read_csv(path: Path, options: Mapping[str, Any]) -> tables.Columns:
         columns[named["label"]] = pandas.Series(typed["label"], present["label"].index)
     elif "label" in typed and typed["label"].dtype.kind == "O":
         remarks = _other_decimals(named["label"], present["label"], decimal)
-    _refuse(path, faults + wrong + _infinite(columns) + _gaps(gaps, options["missing"]))
-    complete = ~gaps[gaps.columns if options["missing"] == "drop" else words.columns].any(axis=1)
+    missing = options["missing"]
+    _refuse(where, [*faults, *wrong, *_infinite(columns), *_gaps(gaps, words, missing)])
+    complete = ~gaps[gaps.columns if missing == "drop" else words.columns].any(axis=1)
     if not complete.all():
-        remarks.append(_left_out(complete, options["missing"], words.get(options["client"])))
+        remarks.append(_left_out(complete, missing, words.get(options["client"]), missing_values))
     if not complete.any():
-        _refuse(path, remarks)
+        _refuse(where, remarks)
     typed = {key: values[complete[present[key].index]] for key, values in typed.items()}
     x, input_remarks = _inputs(frame[complete][inputs], numbers, texts)
     return tables.Columns(
@@ -204,33 +256,51 @@ def read_csv(path: Path, options: Mapping[str, Any]) -> tables.Columns:
     )
 
 
-def _content(path: Path) -> bytes:
-    """The bytes of a CSV file, which are text in UTF-8."""
+def _missing_values(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The texts that are read as no value."""
+    values = options["missing_values"]
+    return MISSING if values is None else ("", *values)
+
+
+def _content(path: Path, encoding: str) -> bytes:
+    """The bytes of a CSV file in UTF-8."""
+    try:
+        is_utf_8 = codecs.lookup(encoding).name == "utf-8"
+    except LookupError:
+        raise InputError(
+            f"data.encoding is '{one_line(encoding, 60)}', which Python does not know; allowed: "
+            "utf-8, cp1252, latin-1, utf-16, ..."
+        ) from None
     with archives.opened(path, HELD) as stream:
         content: bytes = stream.read()
     try:
-        content.decode("utf-8")
-        at = content.find(b"\0")
-    except UnicodeDecodeError as error:
-        at = error.start
-    if at >= 0:
-        is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in content
-        coding, line = "UTF-16" if is_wide else "CP1252", content.count(b"\n", 0, at) + 1
-        rewritten = f"it may be {coding}, which iconv -f {coding} -t UTF-8 rewrites"
-        _refuse(path, [f"line {line} is not text in UTF-8 ({rewritten})"])
-    return content
+        text = content.decode(encoding)
+        at = len(text.partition("\0")[0].encode(encoding)) if "\0" in text else -1
+    except UnicodeError as error:
+        at = getattr(error, "start", 0)
+    if at < 0:
+        return content if is_utf_8 else text.encode()
+    is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in content
+    other, line = "utf-16" if is_wide else "cp1252", content.count(b"\n", 0, at) + 1
+    remedy = f"it may be data.encoding={other}" if other != encoding else "data.encoding is wrong"
+    _refuse(f"data.path is '{path}', which", [f"line {line} is not text in {encoding} ({remedy})"])
+    return b""
 
 
-def _refuse(path: Path, faults: Sequence[str]) -> None:
-    """Raise ``InputError`` with the faults of a file, if there are any."""
+def _refuse(where: str, faults: Sequence[str]) -> None:
+    """Raise ``InputError`` with the faults of a table, if there are any."""
     if faults:
         others = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
         listed = "; ".join(one_line(fault) for fault in faults[:MOST_FAULTS])
-        raise InputError(f"data.path is '{path}', which cannot be read: {listed}{others}")
+        raise InputError(f"{where} cannot be read: {listed}{others}")
 
 
 def _table(
-    content: bytes, header: list[str], as_texts: list[str], delimiter: str, decimal: str
+    content: bytes,
+    header: list[str],
+    as_texts: list[str],
+    delimiter: str,
+    options: Mapping[str, Any],
 ) -> tuple[Any, list[str]]:
     """Return the cells as a DataFrame whose index is the line of each row, and ragged lines.
 
@@ -249,8 +319,8 @@ def _table(
             encoding="utf-8-sig",
             dtype=dict.fromkeys(as_texts, str),
             keep_default_na=False,
-            na_values={name: MISSING for name in header if name not in as_texts},
-            decimal={"point": ".", "comma": ","}[decimal],
+            na_values={name: _missing_values(options) for name in header if name not in as_texts},
+            decimal={"point": ".", "comma": ","}[options["decimal"]],
             skip_blank_lines=False,
             on_bad_lines="warn",
             low_memory=False,
@@ -266,7 +336,8 @@ def _table(
     if any("Length of header" in text for text in messages):
         faults.append("line 2 and others have more columns than the first")
     lines = np.arange(len(frame) + len(ragged)) + 2
-    frame.index = np.setdiff1d(lines, [line for line, *_ in ragged])
+    lines = np.setdiff1d(lines, [line for line, *_ in ragged])
+    frame.index = pandas.Index(lines, name="line")
     for name in as_texts:
         frame[name] = frame[name].fillna("").str.strip()
     is_blank = frame.drop(columns=as_texts).isna().all(axis=1) & (frame[as_texts] == "").all(axis=1)
@@ -274,7 +345,11 @@ def _table(
 
 
 def _texts(
-    frame: Any, inputs: Sequence[str], categories: Sequence[str], decimal: str
+    frame: Any,
+    inputs: Sequence[str],
+    categories: Sequence[str],
+    decimal: str,
+    missing_values: Sequence[str],
 ) -> tuple[list[str], list[str]]:
     """Return which columns of inputs are texts, which are stripped, and what is wrong with them."""
     import pandas
@@ -284,7 +359,7 @@ def _texts(
         if pandas.api.types.is_numeric_dtype(frame[name]):
             continue
         cells = frame[name].dropna().map(lambda cell: str(cell).strip())
-        cells = cells[~cells.isin(MISSING)]
+        cells = cells[~cells.isin(missing_values)]
         values = _typed(cells.tolist(), decimal)
         if name not in categories and values.dtype.kind != "O":  # of more than 64 bits
             frame[name] = pandas.Series(values, cells.index, np.float64)
@@ -296,14 +371,14 @@ def _texts(
         if wrong:
             faults += wrong
         elif name not in categories and len(odd) < len(cells):
+            first = f"'{odd.iloc[0]}' on {odd.index.name} {odd.index[0]}{_and_more(len(odd))}"
             faults.append(
-                f"column '{name}' has numbers, but '{odd.iloc[0]}' on line {odd.index[0]}"
-                f"{_and_more(len(odd))} (data.categories reads all as texts)"
+                f"column '{name}' has numbers, but {first} (data.categories reads all as texts)"
             )
         elif cells.nunique() > MOST_TEXTS:
             faults.append(
                 f"column '{name}' has {cells.nunique()} different texts, and at most {MOST_TEXTS} "
-                "become columns (data.drop leaves it out)"
+                f"become columns (data.drop=[{name}] leaves it out)"
             )
     return texts, faults
 
@@ -320,7 +395,7 @@ def _other_decimals(name: str, cells: Any, decimal: str) -> list[str]:
         return []
     return [
         f"column '{name}' has decimal {other}s (data.decimal={other} reads them), as "
-        f"'{odd.iloc[0]}' on line {odd.index[0]}{_and_more(len(odd))}"
+        f"'{odd.iloc[0]}' on {odd.index.name} {odd.index[0]}{_and_more(len(odd))}"
     ]
 
 
@@ -331,33 +406,41 @@ def _infinite(columns: Mapping[str, Any]) -> list[str]:
         infinite = cells.index[np.isinf(cells.to_numpy(np.float64))]
         if len(infinite):
             faults.append(
-                f"column '{name}' has a value that is not finite on line {infinite[0]}"
+                f"column '{name}' has a value that is not finite on {infinite.name} {infinite[0]}"
                 f"{_and_more(len(infinite))}"
             )
     return faults
 
 
-def _left_out(complete: Any, missing: str, whose: Any) -> str:
+def _left_out(complete: Any, missing: str, whose: Any, missing_values: Sequence[str]) -> str:
     """Say how many rows are left out, and which clients have no other."""
     gone = [] if whose is None else sorted(set(whose) - set(whose[complete]))
     clients = one_line(", ".join(f"'{each}'" for each in gone), 100)
     which = "client" if len(gone) == 1 else "clients"
+    remedy = any(name and name in missing_values for name in gone)
     return (
         f"{(~complete).sum()} of {len(complete)} rows lack a value and are left out "
-        f"(data.missing={missing})" + (f", with all rows of the {which} {clients}" if gone else "")
+        f"(data.missing={missing})"
+        + (f", with all rows of the {which} {clients}" if gone else "")
+        + (f" ({KEEPS})" if remedy else "")
     )
 
 
-def _gaps(gaps: Any, missing: str) -> list[str]:
-    """What is wrong with cells that have no value; ``gaps`` says which."""
+def _gaps(gaps: Any, words: Any, missing: str) -> list[str]:
+    """What is wrong with cells that have no value; ``gaps`` says which, ``words`` are texts of the
+    columns that options name.
+    """
     faults = [] if len(gaps) else ["it has no line of values"]
     for name, count in gaps.sum().items():
         if count == len(gaps) > 0:
-            faults.append(f"column '{name}' is empty (data.drop leaves it out)")
+            faults.append(f"column '{name}' is empty (data.drop=[{name}] leaves it out)")
         elif count and missing == "refuse":
+            first = gaps[name].idxmax()
+            text = words[name][first] if name in words else ""
+            read = f", since '{text}' is read as none and {KEEPS}" if text else ""
             faults.append(
-                f"column '{name}' has no value on line {gaps[name].idxmax()}{_and_more(count)} "
-                "(data.missing may be mean or drop)"
+                f"column '{name}' has no value on {gaps.index.name} {first}{_and_more(count)} "
+                f"(data.missing may be mean or drop{read})"
             )
     return faults
 
@@ -372,18 +455,36 @@ def _inputs(
     """Return x (samples, columns), and remarks on it."""
     import pandas
 
-    remarks = [
-        f"column '{name}' has another value in each row, as an id has: data.drop=[{name}] leaves "
-        "it out"
+    ids = [
+        name
         for name in frame
         if len(frame) >= FEWEST_IDS and frame[name].is_unique and frame[name].dtype.kind != "f"
     ]
+    remarks = [
+        f"column '{name}' has another value in each row, as an id has: data.drop=[{name}] leaves "
+        "it out"
+        for name in ids
+    ]
+    remarks += [_many(name, frame[name].dropna()) for name in texts if name not in ids]
+    remarks = list(filter(None, remarks))
     x = frame[[*numbers]].to_numpy(np.float64)
     if texts:
         remarks.append(f"columns of 0 and 1 stand for the texts of {', '.join(texts)}")
         ones = pandas.get_dummies(frame[[*texts]], dtype=float).to_numpy()
         x = np.concatenate([x, ones], axis=1)
     return np.ascontiguousarray(x), tuple(remarks)
+
+
+def _many(name: str, cells: Any) -> str:
+    """Say that a column of texts has dates, or many of them; empty where it has not."""
+    distinct = cells.unique()
+    are_dates = bool(len(distinct)) and all(map(DATE.fullmatch, distinct))
+    if len(distinct) <= MANY_TEXTS and not are_dates:
+        return ""
+    return (
+        f"column '{name}' has {len(distinct)} different {'dates' if are_dates else 'texts'}, each "
+        f"of which becomes a column of 0 and 1: data.drop=[{name}] leaves it out"
+    )
 
 
 def _names(line: str, delimiter: str) -> list[str]:
