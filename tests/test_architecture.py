@@ -23,7 +23,7 @@ FLOORS = (
     {"dataset"},
     {"federation", "models"},
     {"sources", "local", "checkpoint", "exchange", "optimal_transport"},
-    {"method", "message", "model", "surrogate"},
+    {"method", "message", "model", "surrogate", "python_data"},
     {"config", "surrogates"},
     {"aggregators", "corrections"},
     {"algorithms", "new", "report", "sweep"},

@@ -64,10 +64,15 @@ MOST_FAULTS, MOST_TEXTS, MANY_TEXTS, FEWEST_IDS = 20, 1000, 50, 20
 # A day, with or without the time, as 2026-03-01, 1/3/2026 and 01.03.26.
 DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{2,4})([ T]\d.*)?")
 
+# How parquet files begin that are parts of one data set, and cells that are no numbers or texts.
+PART = re.compile(r"train|test|validation|part|\d")
+NESTED = (list, tuple, dict, set, np.ndarray)
+
 # Rows of a parquet file that are converted at once.
 ROWS = 4096
 
 Missing = Literal["refuse", "drop", "mean"]
+CSV_ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".csv.bz2")
 
 
 class Csv(PooledDataset, tables.OwnSamples):
@@ -88,11 +93,13 @@ class Csv(PooledDataset, tables.OwnSamples):
         same in the order of the source, or tested on those that are marked. None is published where
         an option marks test samples, else 60_20_20.
     path : str
-        The file, plain or with .gz, .xz or .bz2, or its name in ``$MPIFED_DATA/csv``.
+        The file, plain or with .gz, .xz or .bz2, or its name in ``$MPIFED_DATA/csv``; or a
+        directory with a file for each client.
     label : str, optional
         Name of the column of targets: numbers or texts. None is for unlabelled data.
     client : str, optional
-        Name of the column that says whose each sample is, as it is spelt: 007 is not 7.
+        Name of the column that says whose each sample is, as it is spelt: 007 is not 7. None in a
+        directory is the name of the file.
     test : str, optional
         Name of a column that is 1 for the samples that ``split: published`` tests on, else 0.
     features : list of str, optional
@@ -150,7 +157,14 @@ class Csv(PooledDataset, tables.OwnSamples):
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
-        """Return the samples in the file."""
+        """Return the samples in the file, or in those of a directory."""
+        directory = Path(options["path"]).expanduser()
+        if directory.is_dir():
+            return (
+                f"data.path is '{directory}', where",
+                directory.name,
+                read_csvs(directory, options),
+            )
         path = archives.located(options["path"], "csv")
         name = re.sub(r"\.csv$", "", archives.bare_name(path), flags=re.IGNORECASE)
         return f"data.path is '{path}', where", name, read_csv(path, options)
@@ -166,6 +180,56 @@ class Csv(PooledDataset, tables.OwnSamples):
 def read_csv(path: Path, options: Mapping[str, Any]) -> tables.Columns:
     """Return the samples in a CSV file; one ``InputError`` with all that is wrong with it."""
     return columns_of(f"data.path is '{path}', which", *_cells(path, options), options)
+
+
+def read_csvs(directory: Path, options: Mapping[str, Any]) -> tables.Columns:
+    """Return the samples in the CSV files of a directory, each of which is a client."""
+    files = archives.files_by_client(directory, CSV_ENDINGS)
+    read = [_cells(file.path, options) for file in files]
+    faults = [
+        f"{fault} of '{file.path}'"
+        for file, (_, some) in zip(files, read, strict=True)
+        for fault in some
+    ]
+    frames = [frame for frame, _ in read]
+    where = f"data.path is '{directory}', where the files"
+    return columns_of(where, *joined(files, frames, options, faults))
+
+
+def joined(
+    files: Sequence[archives.FileOfClient],
+    frames: Sequence[Any],
+    options: Mapping[str, Any],
+    faults: Sequence[str],
+) -> tuple[Any, list[str], dict[str, Any]]:
+    """Return the tables of clients as one, what is wrong with them, and the options with the names
+    of the columns that say whose a row is, and whether it is for tests.
+    """
+    import pandas
+
+    first, faults, changed = frames[0], list(faults), dict(options)
+    labelled = []
+    for file, frame in zip(files, frames, strict=True):
+        if set(frame) != set(first):
+            odd = sorted({*map(str, frame)} ^ {*map(str, first)})
+            faults.append(f"'{file.path}' and '{files[0].path}' differ in the column '{odd[0]}'")
+        where = [f"{line} of '{file.path.name}'" for line in frame.index]
+        labelled.append(frame.set_axis(pandas.Index(where, name=frame.index.name)))
+    if faults:
+        return first, faults, changed
+    sizes = [len(frame) for frame in frames]
+    table = pandas.concat([frame[list(first)] for frame in labelled])
+    marks = np.repeat([str(int(file.is_test)) for file in files], sizes)
+    whose = np.repeat([file.client for file in files], sizes)
+    of_files = {
+        "client": whose if all(whose) else None,
+        "test": marks if len(set(marks)) > 1 else None,
+    }
+    for option, texts in of_files.items():
+        if options[option] is None and texts is not None:
+            changed[option] = next(n for n in (option, f"{option} of file") if n not in table)
+            table[changed[option]] = texts.astype(object)
+    return table, faults, changed
 
 
 def _cells(path: Path, options: Mapping[str, Any]) -> tuple[Any, list[str]]:
@@ -508,7 +572,7 @@ def _spelt(texts: list[str], values: np.ndarray) -> np.ndarray:
 
 
 class Npz(PooledDataset, tables.OwnSamples):
-    """Your own arrays in one `.npz` file, as `numpy.savez` writes it.
+    """Your own arrays in an `.npz` file, as `numpy.savez` writes it, or in one for each client.
 
     Parameters
     ----------
@@ -520,7 +584,7 @@ class Npz(PooledDataset, tables.OwnSamples):
         same in the order of the source, or tested on those that are marked. None is published where
         an option marks test samples, else 60_20_20.
     path : str
-        The file, or its name in ``$MPIFED_DATA/npz``.
+        The file, or its name in ``$MPIFED_DATA/npz``; or a directory with a file for each client.
     features : str
         Name of the array of inputs, numbers (samples, ...).
     label : str, optional
@@ -554,13 +618,16 @@ class Npz(PooledDataset, tables.OwnSamples):
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
-        """Return the samples in the file."""
+        """Return the samples in the file, or in those of a directory."""
+        directory = Path(options["path"]).expanduser()
+        if directory.is_dir():
+            return (
+                f"data.path is '{directory}', where",
+                directory.name,
+                read_npzs(directory, options),
+            )
         path = archives.located(options["path"], "npz")
-        names = {key: options[key] for key in ("features", "label", "client", "test")}
-        with archives.opened_npz(path) as file:
-            tables.check_columns(path, file, names.items())
-            arrays: list[Any] = [file[name] if name else None for name in names.values()]
-        return f"data.path is '{path}', where", path.stem, tables.Columns(*arrays)
+        return f"data.path is '{path}', where", path.stem, read_npz(path, options)
 
     complete_options = staticmethod(tables.with_partition)
 
@@ -570,9 +637,39 @@ class Npz(PooledDataset, tables.OwnSamples):
         return tables.count_sources(cls.read, options, run_seed)
 
 
+def read_npz(path: Path, options: Mapping[str, Any]) -> tables.Columns:
+    """Return the samples in an `.npz` file."""
+    names = {key: options[key] for key in ("features", "label", "client", "test")}
+    with archives.opened_npz(path) as file:
+        tables.check_columns(path, file, names.items())
+        arrays: list[Any] = [file[name] if name else None for name in names.values()]
+    return tables.Columns(*arrays)
+
+
+def read_npzs(directory: Path, options: Mapping[str, Any]) -> tables.Columns:
+    """Return the samples in the `.npz` files of a directory, each of which is a client."""
+    files = archives.files_by_client(directory, (".npz",))
+    parts = [read_npz(file.path, options) for file in files]
+    with archives.reading(directory):
+        arrays = {
+            what: np.concatenate([getattr(part, what) for part in parts])
+            for what in ("x", "y", "client", "is_test")
+            if getattr(parts[0], what) is not None
+        }
+    sizes = [len(part.x) for part in parts]
+    marks = np.repeat([file.is_test for file in files], sizes)
+    arrays.setdefault("client", np.repeat([file.client for file in files], sizes))
+    if marks.any():
+        arrays.setdefault("is_test", marks)
+    return tables.Columns(**arrays)
+
+
 class Parquet(PooledDataset, tables.OwnSamples):
-    """A data set of the Hugging Face hub, downloaded as parquet files, with a column of
-    clients.
+    """Your own table in a parquet file, or in one for each client, or a data set of the Hugging
+    Face hub, downloaded as parquet files.
+
+    A column of pictures, lists or texts of one length is an input of its own. Without it the file
+    is a table, and its columns are read as those of ``csv``.
 
     Parameters
     ----------
@@ -585,13 +682,25 @@ class Parquet(PooledDataset, tables.OwnSamples):
         an option marks test samples, else 60_20_20.
     raw : str
         A file, or a directory of files, of which those whose name begins with ``test`` are the
-        published test part.
-    features : str
-        Name of the column of inputs.
+        published test part. Where none is named as on the hub (``train``, ``test``, ``part``, a
+        number), each file is a client.
+    features : str or list of str, optional
+        Name of the column of inputs, or names of several of a table. None is ``image``, or the only
+        column of pictures or lists, or else all columns of a table that are not named otherwise.
     label : str, optional
         Name of the column of targets. None is for unlabelled data.
     client : str, optional
         Name of the column that says whose each sample is, as ``writer_id``.
+    test : str, optional
+        Name of a column that is true or 1 for the samples that ``split: published`` tests on.
+    drop : list of str, optional
+        Names of columns of a table that are no inputs, such as ids.
+    categories : list of str, optional
+        Names of columns of inputs whose numbers are read as texts, such as codes.
+    missing : {'refuse', 'drop', 'mean'}
+        What becomes of cells of a table without a value, as in ``csv``.
+    missing_values : list of str, optional
+        Texts of a table that are read as no value, beside the empty one. None is no other.
     vocabulary : {'printable', 'leaf'}
         Characters of texts.
     """
@@ -606,14 +715,21 @@ class Parquet(PooledDataset, tables.OwnSamples):
         divisor: tables.Divisor | None = None,
         standardise: bool = False,
         raw: str,
-        features: str = "image",
+        features: str | list[str] | None = None,
         label: str | None = "label",
         client: str | None = None,
+        test: str | None = None,
+        drop: list[str] | None = None,
+        categories: list[str] | None = None,
+        missing: Missing = "refuse",
+        missing_values: list[str] | None = None,
         vocabulary: Vocabulary = "printable",
         **options: Any,
     ) -> None:
-        columns = {"raw": raw, "features": features, "label": label, "client": client}
-        file_options = {**columns, "vocabulary": vocabulary}
+        columns = {"raw": raw, "features": features, "label": label, "client": client, "test": test}
+        inputs = {"drop": drop, "categories": categories, "missing": missing}
+        table = {**inputs, "missing_values": missing_values}
+        file_options = {**columns, **table, "vocabulary": vocabulary}
         source = tables.reader(self.read, file_options, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
@@ -622,16 +738,124 @@ class Parquet(PooledDataset, tables.OwnSamples):
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
         """Return the samples in the files."""
         directory = Path(options["raw"]).expanduser()
-        names = {key: options[key] for key in ("features", "label", "client")}
-        columns = read_parquet(directory, names, VOCABULARIES[options["vocabulary"]])
-        return f"data.raw is '{directory}', where", directory.name, columns
+        where = f"data.raw is '{directory}', where", directory.name.removesuffix(".parquet")
+        if not isinstance(options["features"], str):
+            return *where, read_parquet_tables(directory, options)
+        names = {key: options[key] for key in ("features", "label", "client", "test")}
+        return *where, read_parquet(directory, names, VOCABULARIES[options["vocabulary"]])
 
-    complete_options = staticmethod(tables.with_partition)
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """Fill in inputs, partition and split, by what the files hold."""
+        files = parquet_paths(Path(options["raw"]).expanduser(), "parquet")
+        if options["features"] is None:
+            options = {**options, "features": column_of_arrays(files[0], options)}
+        if not isinstance(options["features"], str):
+            by_client = all(file.client for file in owners_of(files))
+            by_client = by_client and options["client"] is None
+            marked = len({is_test_file(path) for path in files}) > 1
+            partition = options["partition"] or ("natural" if by_client else None)
+            split = options["split"] or ("published" if marked else None)
+            options = {**options, "partition": partition, "split": split}
+        return tables.with_partition(options, n_training)
 
     @classmethod
     def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
         """Return how many sources have enough samples, or a number that does for others."""
         return tables.count_sources(cls.read, options, run_seed)
+
+
+def column_of_arrays(path: Path, options: Mapping[str, Any]) -> str | None:
+    """Return the column ``image``, or the only one of pictures or lists; None for a table."""
+    from pyarrow import parquet, types
+
+    with archives.reading(path), parquet.ParquetFile(path, memory_map=False) as file:
+        schema = file.schema_arrow
+        named = (options["label"], options["client"], options["test"], *(options["drop"] or ()))
+        kinds = {name: schema.field(name).type for name in schema.names if name not in named}
+    if "image" in kinds:
+        return "image"
+    are_arrays = (types.is_struct, types.is_list, types.is_large_list, types.is_fixed_size_list)
+    names = [name for name, kind in kinds.items() if any(each(kind) for each in are_arrays)]
+    return names[0] if len(names) == 1 else None
+
+
+def owners_of(files: Sequence[Path]) -> list[archives.FileOfClient]:
+    """Return parquet files as those of clients, if none is named as a part on the hub."""
+    folders = ("train", "test", "validation", "default")
+    are_parts = len(files) < 2 or any(
+        PART.match(path.name) or path.parent.name in folders for path in files
+    )
+    return [
+        archives.FileOfClient(path, "" if are_parts else path.stem, is_test_file(path))
+        for path in files
+    ]
+
+
+def read_parquet_tables(directory: Path, options: Mapping[str, Any]) -> tables.Columns:
+    """Return the samples in a table in a parquet file, or in all of a directory."""
+    files = parquet_paths(directory, "parquet")
+    from pyarrow import parquet
+
+    where = f"data.raw is '{directory}', which"
+    missing_values = options["missing_values"] or []
+    options = {**options, "missing_values": missing_values, "decimal": "point"}
+    frames = []
+    for path in files:
+        with archives.reading(path), parquet.ParquetFile(path, memory_map=False) as file:
+            check_parquet(path, file, {"label": options["label"], "client": options["client"]})
+            raise_if_stop_requested()
+            frame = file.read(use_threads=False).to_pandas()
+        frames.append(frame)
+    cells = [cells_of(frame, options) for frame in frames]
+    options = {**options, "categories": sorted({name for _, texts, _ in cells for name in texts})}
+    faults = [fault for *_, some in cells for fault in some]
+    frames = [frame for frame, *_ in cells]
+    if len(files) == 1:
+        return columns_of(where, frames[0], faults, options)
+    return columns_of(where, *joined(owners_of(files), frames, options, faults))
+
+
+def cells_of(
+    frame: Any, options: Mapping[str, Any], name: str = "DataFrame"
+) -> tuple[Any, list[str], list[str]]:
+    """Return the cells of a DataFrame as ``_table`` does, the columns of texts among the inputs,
+    and what is wrong with the cells.
+    """
+    import pandas
+    from pandas.api import types
+
+    frame = frame.set_axis([str(each) for each in frame.columns], axis=1)
+    frame = frame.set_axis(pandas.RangeIndex(len(frame), name="row"))
+    if frame.columns.has_duplicates:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise InputError(f"{name} has several columns '{one_line(twice, 60)}'; allowed: one")
+    as_texts = _texts_among(Path(name), list(frame), options)
+    inputs = options["features"] or [n for n in frame if n not in (options["drop"] or ())]
+    columns, texts, faults = {}, list(options["categories"] or ()), []
+    for column in dict.fromkeys([*as_texts, *inputs]):
+        cells = frame[column]
+        present = cells[cells.notna()]
+        if present.map(lambda cell: isinstance(cell, NESTED)).any():
+            faults.append(f"column '{column}' holds lists (data.drop=[{column}] leaves it out)")
+        elif column not in as_texts and types.is_numeric_dtype(cells):
+            gaps = len(present) < len(cells) or types.is_float_dtype(cells)
+            columns[column] = pandas.Series(
+                cells.to_numpy(np.float64, na_value=np.nan) if gaps else cells.to_numpy(),
+                frame.index,
+            )
+        else:
+            if types.is_float_dtype(cells) and (present % 1 == 0).all():  # whole, with gaps
+                present = present.astype(np.int64)
+            words = present.map(lambda cell: str(cell).strip()).astype(object)
+            columns[column] = words.reindex(frame.index)
+            if column in as_texts and column not in texts:
+                columns[column] = columns[column].fillna("")
+            elif all(isinstance(cell, str) for cell in present):
+                texts.append(column)
+    order = [each for each in frame if each in columns]
+    table = pandas.DataFrame(columns, index=frame.index)[order]
+    return table, [each for each in texts if each in inputs], faults
 
 
 def read_parquet(
@@ -666,8 +890,9 @@ def read_parquet(
     divisor = 255 if types.is_struct(kind) else 1 if is_text else None
     mixed = tested if tested.any() and not tested.all() else None
     y, whose = arrays.get("label"), arrays.get("client")
+    marks = arrays.get("test", mixed)
     return tables.Columns(
-        arrays["features"], y, whose, mixed, class_names=class_names, divisor=divisor
+        arrays["features"], y, whose, marks, class_names=class_names, divisor=divisor
     )
 
 
