@@ -148,7 +148,9 @@ def _columns(tables: list[tuple[Any, str, bool]], reading: dict[str, Any]) -> Co
     if len(tables) == 1 and not tables[0][1]:
         return columns_of(WHERE, cells[0][0], faults, reading)
     owners = [
-        FileOfClient(Path(client or ("test" if is_test else "train")), client, is_test)
+        FileOfClient(
+            Path("test" if is_test else "train", client.replace("/", " ")), client, is_test
+        )
         for _, client, is_test in tables
     ]
     return columns_of(WHERE, *joined(owners, [each for each, *_ in cells], reading, faults))

@@ -208,12 +208,14 @@ def joined(
     import pandas
 
     first, faults, changed = frames[0], list(faults), dict(options)
+    folder = os.path.commonpath([file.path.parent for file in files]) or os.curdir
+    names = [os.path.relpath(file.path, folder) for file in files]
     labelled = []
-    for file, frame in zip(files, frames, strict=True):
+    for name, frame in zip(names, frames, strict=True):
         if set(frame) != set(first):
             odd = sorted({*map(str, frame)} ^ {*map(str, first)})
-            faults.append(f"'{file.path}' and '{files[0].path}' differ in the column '{odd[0]}'")
-        where = [f"{line} of '{file.path.name}'" for line in frame.index]
+            faults.append(f"'{name}' and '{names[0]}' differ in the column '{odd[0]}'")
+        where = [f"{line} of '{name}'" for line in frame.index]
         labelled.append(frame.set_axis(pandas.Index(where, name=frame.index.name)))
     if faults:
         return first, faults, changed

@@ -185,8 +185,10 @@ def test_samples_for_tests_may_be_passed_beside_the_others():
     ]
     assert all(alike(loaded(each, 3), expected) for each in ways)
     of_each = {name: {"train": pair, "test": (X[:9], Y[:9])} for name, pair in BY_NAME.items()}
-    about = loaded(mpifed.arrays(of_each), 3).description
-    assert about.n_train.tolist() == [20, 40, 30] and about.n_test.tolist() == [9, 9, 9]
+    tables = {name: {"train": NUMBERS[name == WHOSE], "test": NUMBERS[:9]} for name in of_each}
+    for data in (mpifed.arrays(of_each), mpifed.frame(tables)):
+        about = loaded(data, 3).description
+        assert about.n_train.tolist() == [20, 40, 30] and about.n_test.tolist() == [9, 9, 9]
 
 
 WRONG_SAMPLES = {
