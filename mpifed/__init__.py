@@ -133,7 +133,7 @@ def arrays(x: Any, y: Any = None, **options: Any) -> dict[str, Any]:
 def frame(
     table: Any, label: str | None = "label", client: str | None = None, **options: Any
 ) -> Any:
-    """Return a table of pandas as the ``data`` of a run; see ``mpifed.python_data``.
+    """Return a table of pandas as the ``data`` of a run; see ``mpifed.data.frames``.
 
     Parameters
     ----------
@@ -153,6 +153,6 @@ def frame(
         For ``mpifed.run(..., data=...)``.
     """
     with _interrupts_held():
-        from mpifed.python_data import frame as hold
+        from mpifed.data.frames import frame as hold
 
     return hold(table, label, client, **options)

@@ -25,11 +25,11 @@ from mpifed.config.configuration import (
     to_yaml,
 )
 from mpifed.config.experiments import read_experiment
+from mpifed.data.frames import section_of
 from mpifed.errors import InputError, PeerFailure, RunError, StopRequested
 from mpifed.exchange.mixing_options import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, communicator_of, world
-from mpifed.python_data import section_of
 from mpifed.results.results import Result, read
 from mpifed.tracking import check_tracker
 from mpifed.training.blame import code_error

@@ -23,7 +23,7 @@ FLOORS = (
     {"dataset"},
     {"federation", "models"},
     {"sources", "local", "checkpoint", "exchange", "optimal_transport"},
-    {"method", "message", "model", "surrogate", "python_data"},
+    {"method", "message", "model", "surrogate"},
     {"config", "surrogates"},
     {"aggregators", "corrections"},
     {"algorithms", "new", "report", "sweep"},

@@ -185,9 +185,9 @@ def files_by_client(directory: Path, endings: Sequence[str]) -> list[FileOfClien
             if ending and path.is_file() and not path.name.startswith("."):
                 client = path.name[: len(path.name) - len(ending)]
                 files.append(FileOfClient(path, client, folder == directory / "test"))
-    (most, count), *_ = Counter((f.client, f.is_test) for f in files).most_common(1) or [((), 0)]
-    if count > 1:
-        raise InputError(f"'{directory}' has several files of the client '{most[0]}'")
+    for (client, _), count in Counter((file.client, file.is_test) for file in files).items():
+        if count > 1:
+            raise InputError(f"'{directory}' has several files of the client '{client}'")
     if not files:
         raise InputError(f"'{directory}' holds no file that ends in {', '.join(endings)}")
     return files

@@ -185,14 +185,12 @@ def merged(parts: Sequence[tuple[str, Samples]]) -> Samples:
                     f"{parts[0][0]} {before.shape[1:]}"
                 )
 
-    def together(what: str) -> np.ndarray | None:
-        arrays = [getattr(part, what) for _, part in parts]
-        return None if arrays[0] is None else np.concatenate(arrays)
-
-    x = together("x")
-    assert x is not None
-    columns = (together(what) for what in ("y", "client", "is_test"))
-    return Samples(x, *columns, class_names=first.class_names)
+    together = {
+        what: np.concatenate([getattr(part, what) for _, part in parts])
+        for what in ("x", "y", "client", "is_test")
+        if getattr(first, what) is not None
+    }
+    return replace(first, **together)  # type: ignore[arg-type]
 
 
 def _read(dataset: Any, names: Names) -> Samples:

@@ -122,7 +122,8 @@ def arrays(
         if values is not None:
             if getattr(samples, field) is not None:
                 raise InputError(f"{PREFIX} {argument} is given, but x says so itself")
-            samples = replace(samples, **{field: array_of(values, argument)})
+            column = {field: array_of(values, argument)}
+            samples = replace(samples, **column)  # type: ignore[arg-type]
     if test is not None:
         samples = merged([("x", unmarked(samples)), ("test", tested(test, names))])
     columns = Columns(

@@ -12,10 +12,9 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from mpifed.data.archives import FileOfClient
+from mpifed.data.cells import Missing, columns_of_frames
 from mpifed.data.containers import TARGETS, is_by_client, is_dataset, is_pair, is_split, is_table
 from mpifed.data.from_python import ArraysSection, arrays, hold
-from mpifed.data.sources.own_files import Missing, cells_of, columns_of, joined
-from mpifed.data.tables import Columns
 from mpifed.errors import InputError
 from topologies.parameters import options_of
 
@@ -93,13 +92,16 @@ def frame(
     reading = {
         **{"label": label, "client": client, "test": test if isinstance(test, str) else None},
         **{"features": features, "drop": drop, "categories": categories, "missing": missing},
-        **{"missing_values": missing_values or [], "decimal": "point"},
+        "missing_values": missing_values,
     }
     tables = _tables(table)
     if test is not None and not isinstance(test, str):
-        tables += [(_pandas(test), "", True)]
+        tables += _tables(test, is_test=True)
+    if not tables:
+        raise InputError(f"{WHERE} is empty")
     try:
-        columns = _columns(tables, reading)
+        frames, files = zip(*tables, strict=True)
+        columns = columns_of_frames(WHERE, files, frames, reading)
     except InputError as error:
         raise InputError(KEYWORDS.sub("", str(error))) from None
     remarks = tuple(KEYWORDS.sub("", remark) for remark in columns.remarks)
@@ -108,52 +110,23 @@ def frame(
     return hold(columns, {"standardise": standardise, **options}, arguments)
 
 
-def _tables(table: Any) -> list[tuple[Any, str, bool]]:
-    """The tables, the clients whose they are, and which are for tests."""
-    if isinstance(table, Mapping) and is_split(table):
+def _tables(table: Any, client: str = "", is_test: bool = False) -> list[tuple[Any, FileOfClient]]:
+    """The tables of pandas, and whose they are, as if each was a file."""
+    if is_split(table):
         return [
-            (each, client, name == "test")
-            for name, part in table.items()
-            for each, client, _ in _tables(part)
+            each for name, part in table.items() for each in _tables(part, client, name == "test")
         ]
-    if isinstance(table, (Mapping, list, tuple)):
+    if isinstance(table, (Mapping, list, tuple)) and not client:
         items = table.items() if isinstance(table, Mapping) else enumerate(table)
-        return [
-            (each, str(client), marked)
-            for client, part in items
-            for each, _, marked in _tables(part)
-        ]
-    return [(_pandas(table), "", False)]
-
-
-def _pandas(table: Any) -> Any:
-    """A table of pandas, or what can become one."""
+        return [each for name, part in items for each in _tables(part, str(name), is_test)]
     converted = table.to_pandas() if hasattr(table, "to_pandas") else table
     if not is_table(converted):
         raise InputError(
             f"{WHERE} is a {type(table).__name__}; allowed: a pandas.DataFrame, or a mapping or a "
             "list of those of clients"
         )
-    return converted
-
-
-def _columns(tables: list[tuple[Any, str, bool]], reading: dict[str, Any]) -> Columns:
-    """The samples in all tables together."""
-    if not tables:
-        raise InputError(f"{WHERE} is empty")
-    cells = [cells_of(table, reading) for table, *_ in tables]
-    faults = [fault for *_, some in cells for fault in some]
-    texts = sorted({name for _, some, _ in cells for name in some})
-    reading = {**reading, "categories": texts}
-    if len(tables) == 1 and not tables[0][1]:
-        return columns_of(WHERE, cells[0][0], faults, reading)
-    owners = [
-        FileOfClient(
-            Path("test" if is_test else "train", client.replace("/", " ")), client, is_test
-        )
-        for _, client, is_test in tables
-    ]
-    return columns_of(WHERE, *joined(owners, [each for each, *_ in cells], reading, faults))
+    path = Path("test" if is_test else "train", client.replace("/", " "))
+    return [(converted, FileOfClient(path, client, is_test))]
 
 
 def section_of(data: Any) -> Any:
