@@ -280,7 +280,9 @@ def _of_graphs(groups: Sequence[Group], drawn: Mapping[str, Look], number: str) 
     """The last accuracy against a number of the graph, means over seeds and draws of the graph."""
     lines = []
     for group in groups:
-        x = estimate(np.array([run.graph.get(number, math.nan) for run in group.runs]), group.spread)
+        x = estimate(
+            np.array([run.graph.get(number, math.nan) for run in group.runs]), group.spread
+        )
         y = group.estimate(ACCURACY, 100)
         if x.count and y.count:
             lines.append(named_point(x, y, group.title, drawn[group.method], group.method))
