@@ -40,6 +40,10 @@ class EvaluationOptions:
     metrics : str or list of str, optional
         Further scores of predictions, of each client and of all: names of ``--list metrics``, or
         ``module:function`` of your own.
+    central : str, optional
+        One test set for the shared model: a file, or ``holdout``, the samples that the source was
+        published with for testing, else half of each client's test samples, which no client then
+        has.
     """
 
     every: Annotated[int, Ge(1), Le(LARGEST)] = 10
@@ -50,6 +54,7 @@ class EvaluationOptions:
     client_weights: ClientWeights = "scored"
     sample: Annotated[float, Gt(0), Le(1)] = 1.0
     metrics: str | list[str] | None = None
+    central: str | None = None
 
     @property
     def metric_names(self) -> list[str]:
