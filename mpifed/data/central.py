@@ -88,9 +88,9 @@ class Together(Dataset):
     """The samples of all splits of a data set, as test samples of its clients."""
 
     def __init__(self, dataset: Dataset) -> None:
-        self._dataset, about = dataset, dataset.description
-        none = np.zeros(about.n_clients, np.int64)
-        self.description = replace(about, n_train=none, n_val=none, n_test=about.n_samples)
+        self._dataset, description = dataset, dataset.description
+        none, every = np.zeros(description.n_clients, np.int64), description.n_samples
+        self.description = replace(description, n_train=none, n_val=none, n_test=every)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``. Collective where the data set's own is."""

@@ -123,8 +123,8 @@ def charts(
     """Return the charts of one data set for which its runs have numbers."""
     data = groups[0].words[0]
     candidates = []
-    known = measures(groups)
-    for column, measure in {c: known[c] for c in (*SCORES, *measured(groups))}.items():
+    measure_of = measures(groups)
+    for column, measure in {c: measure_of[c] for c in (*SCORES, *measured(groups))}.items():
         name = "bottom-decile" if column == DECILE else column.replace("_", "-")
         chart = Chart(name, ROUNDS, measure.title, data, X_LABELS[ROUNDS], y_log=measure.log)
         curves = [(group, group.curve(column, measure.factor)) for group in groups]

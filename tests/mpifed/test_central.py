@@ -73,18 +73,18 @@ def test_models_are_mixed_with_the_weights_of_one_client_with_all_samples(tmp_pa
     assert last_of(result) == pytest.approx(scores_of(mixture, held.x, held.y))
 
 
-def table(path, is_test=None):
+def table(path):
     """A CSV of 60 samples of two classes, of which every third is marked."""
     random = np.random.default_rng(0)
     x = random.normal(size=(60, 3))
     y, tested = (x.sum(1) + random.normal(size=60) > 0).astype(int), np.arange(60) % 3 == 0
-    columns = np.column_stack([x, y, tested if is_test is None else is_test])
+    columns = np.column_stack([x, y, tested])
     np.savetxt(path, columns, delimiter=",", header="a,b,c,label,tested", comments="")
-    return x, y, tested
+    return y, tested
 
 
 def test_what_was_published_for_testing_belongs_to_nobody(tmp_path):
-    x, y, tested = table(tmp_path / "table.csv")
+    y, tested = table(tmp_path / "table.csv")
     data = {"name": "csv", "path": str(tmp_path / "table.csv"), "test": "tested"}
     some = {"clients": 4, "rounds": 3, "model": "linear", "algorithm": "fedavg", **HOLDOUT}
     result = mpifed.run("digits-fedem", data=data, output=tmp_path / "run", dtype="float64", **some)
