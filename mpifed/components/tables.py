@@ -85,6 +85,7 @@ DATASETS = {
     "npz": "mpifed.data.sources.own_files:Npz",
     "csv": "mpifed.data.sources.own_files:Csv",
     "parquet": "mpifed.data.sources.own_files:Parquet",
+    "image_folder": "mpifed.data.sources.image_folder:ImageFolder",
     "federated": "mpifed.data.federated_file:FederatedFile",
     "libsvm": "mpifed.data.sources.libsvm:LibSvm",
     "sine": "mpifed.data.sources.flix:Sine",
@@ -102,8 +103,11 @@ OWN_DATA: dict[str, tuple[str, ...]] = {
     "csv": (".csv", ".csv.gz", ".csv.xz", ".csv.bz2"),
     "npz": (".npz",),
     "parquet": (".parquet",),
+    "image_folder": (".png", ".jpg", ".jpeg"),
     "arrays": (),
 }
+# Those of them that read directories of such files.
+IN_DIRECTORIES = ("csv", "npz", "parquet", "image_folder")
 # The option that takes the file, where it is not ``path``; and options where only data are named.
 FILE_OPTIONS = {"parquet": "raw"}
 ALONE = {"csv": {"standardise": True}}

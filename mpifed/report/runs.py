@@ -15,14 +15,12 @@ from mpifed.errors import InputError, closest
 from mpifed.io.text import damaged
 from mpifed.report.names import score_title
 from mpifed.results.configurations import read_stored
-from mpifed.results.results import DIGEST, Result, read, read_clients
+from mpifed.results.results import DIGEST, STOPPED_AT, Result, read, read_clients
+from mpifed.results.results import larger_is_better as larger_is_better
 
 ACCURACY, DECILE, DISTANCE = "test_accuracy", "test_accuracy_p10", "consensus_distance"
 # Columns that every metrics.csv has.
 COLUMNS = ("round", "seconds", "train_loss", ACCURACY, DECILE, "up_bits", "down_bits", DISTANCE)
-
-# Words in the names of columns whose best value is the largest; others have the least.
-LARGER_IS_BETTER = ("accuracy", "recall", "cosine", "f1", "auc")
 
 
 @dataclass(frozen=True)
@@ -106,11 +104,6 @@ def measures_in(config: Mapping[str, Any]) -> dict[str, Measure]:
     return measures
 
 
-def larger_is_better(column: str) -> bool:
-    """Return whether the best value of ``column`` is the largest one."""
-    return any(word in column for word in LARGER_IS_BETTER) and not column.endswith("_std")
-
-
 @dataclass(frozen=True)
 class Run:
     """One run directory; ``metrics`` has all columns, NaN where they are empty or missing.
@@ -126,6 +119,8 @@ class Run:
     finished: bool
     predicted: dict[str, float]
     diverged: bool = False
+    stopped: bool = False
+    """Whether a condition of the user ended it."""
     graph: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -191,6 +186,7 @@ def read_run(path: Path) -> Run:
         finished,
         summary.get("predicted_contraction") or {},
         summary.get("status") == "diverged",
+        summary.get("status") == STOPPED_AT,
         summary.get("graph", {}),
     )
 
