@@ -50,8 +50,8 @@ def with_held_out(dataset: Dataset, seed: int) -> WithCentral:
             "test samples; a file with test samples is allowed"
         )
     none = np.zeros(description.n_clients, np.int64)
-    counts = {"n_train": none, "n_val": none, "n_test": n_central}
-    half = _Half(dataset, seed, replace(description, **counts), is_central=True)
+    of_half = replace(description, n_train=none, n_val=none, n_test=n_central)
+    half = _Half(dataset, seed, of_half, is_central=True)
     others = replace(description, n_test=description.n_test - n_central)
     return WithCentral(_Half(dataset, seed, others, is_central=False), half)
 

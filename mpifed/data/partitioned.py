@@ -259,8 +259,8 @@ class PooledDataset(Dataset):
         again = agreed(self._communicator, dealt_again)
         if again is None:
             return None
-        *parts, tested = again
-        self._take(*parts)
+        pool, shard_rows, tested = again
+        self._take(pool, shard_rows)
         central = copy.copy(self)
         pieces = np.array_split(tested, -(-len(tested) // PART))
         of_nobody = replace(self._pool, client_names=(), label_counts=None)
