@@ -28,6 +28,7 @@ FLOORS = (
     {"aggregators", "corrections"},
     {"algorithms", "new", "report", "sweep"},
     {"training"},
+    {"notebook"},
     {"api", "jobs"},
     {"mpifed"},
     {"launch", "reproduce"},
