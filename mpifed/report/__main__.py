@@ -69,10 +69,10 @@ AGAINST_ALL = ("test-accuracy", "bottom-decile", "train-loss")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run ``python -m mpifed.report``."""
-    return carried_out("mpifed.report", lambda: _report(sys.argv[1:] if words is None else words))
+    return carried_out("mpifed.report", lambda: report(sys.argv[1:] if words is None else words))
 
 
-def _report(words: Sequence[str]) -> int:
+def report(words: Sequence[str]) -> int:
     """Write what the options ask for, and print the tables and the names of the files."""
     options = parser().parse_args(words)
     request = request_of(options)

@@ -39,7 +39,7 @@ class Form:
 
 
 class Cifar10(PooledDataset):
-    """CIFAR-10: 60,000 colour pictures (3, 32, 32) in [0, 1], 10 labels.
+    """CIFAR-10 (Krizhevsky 2009): 60,000 colour pictures (3, 32, 32) in [0, 1], 10 labels.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Cifar10(PooledDataset):
 
 
 class Cifar100(PooledDataset):
-    """CIFAR-100: 60,000 colour pictures (3, 32, 32) in [0, 1], 100 labels in 20 coarse ones.
+    """CIFAR-100 (Krizhevsky 2009): 60,000 pictures (3, 32, 32), 100 labels of 20 coarse ones.
 
     Parameters
     ----------
