@@ -209,6 +209,12 @@ SURROGATES = {
     "dictionary": "mpifed.surrogates.dictionary:dictionary",
     "remark_one": "mpifed.surrogates.remark_one:remark_one",
 }
+METRICS = {
+    "balanced_accuracy": "mpifed.models.metrics:balanced_accuracy",
+    "f1": "mpifed.models.metrics:f1",
+    "auc": "mpifed.models.metrics:auc",
+    "confusion": "mpifed.models.metrics:confusion",
+}
 
 TABLES = {
     "algorithm": ALGORITHMS,
@@ -222,6 +228,7 @@ TABLES = {
     "server_optimizer": SERVER_OPTIMIZERS,
     "attack": ATTACKS,
     "surrogate": SURROGATES,
+    "metric": METRICS,
 }
 
 # Base classes from which the components of a kind derive, one of them where there are several, on
@@ -262,4 +269,5 @@ LISTS = {
     "server_optimizer": "server_optimizers",
     "attack": "attacks",
     "surrogate": "surrogates",
+    "metric": "metrics",
 }
