@@ -29,6 +29,7 @@ from mpifed.errors import (
 )
 from mpifed.exchange.accounting import EPSILON
 from mpifed.exchange.server import Server
+from mpifed.federation.participation import is_drawn
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.results.results import DIGEST, FINISHED, STOPPED_AT, metrics_in
@@ -414,7 +415,7 @@ def _of_weights(setup: Setup) -> list[str]:
     federation, exchange = setup.federation, setup.exchange
     if not isinstance(exchange, Server) or not setup.algorithm.communicates:
         return []
-    if federation.inclusion == 1:
+    if federation.inclusion == 1 or not is_drawn(federation.participation):
         return []
     n_train = federation.n_train[federation.training]
     plain = exchange.average_over == "participants" and not federation.is_unbiased
