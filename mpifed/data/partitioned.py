@@ -26,6 +26,7 @@ from mpifed.data.base import (
 )
 from mpifed.data.images import angles, rotated
 from mpifed.data.partitions import (
+    BY_LABEL,
     FEWEST,
     Alpha,
     Classes,
@@ -139,12 +140,13 @@ class PooledDataset(Dataset):
     partition : str
         How samples are dealt to the clients.
     dirichlet_alpha : float
-        Concentration of the partition ``dirichlet``: the larger, the more alike clients are.
+        Concentration of the partitions ``dirichlet``, ``balanced_dirichlet`` and
+        ``extended_dirichlet``: the larger, the more alike clients are.
     label_groups : int, optional
         Groups of labels, drawn by the seed; ``dirichlet`` deals each as one label. 3 is the choice
         of FedEM's published code for CIFAR-10; None deals label by label.
     classes_per_client : int
-        Labels that a client has in the partition ``pathological``.
+        Labels that a client has in the partitions ``pathological`` and ``extended_dirichlet``.
     quantity_law : {'dirichlet', 'lognormal', 'power_law'}
         Law of the sizes in the partition ``quantity_skew``.
     quantity_alpha : float
@@ -403,7 +405,7 @@ def keys_of(source: Source, name: str) -> np.ndarray:
     """What the partition ``name`` deals by."""
     pool = source.pool
     keys: np.ndarray | None = pool.labels  # of which contiguous, iid, quantity_skew only count
-    if name in ("dirichlet", "pathological") and pool.task != "classification":
+    if name in BY_LABEL and pool.task != "classification":
         keys = None
     elif name == "natural":
         keys = source.owner

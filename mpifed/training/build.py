@@ -33,6 +33,7 @@ from mpifed.exchange.server import Server, Silent
 from mpifed.exchange.transforms import ServerStep
 from mpifed.federation.federation import Federation, draw_unseen
 from mpifed.federation.options import PrivacyOptions
+from mpifed.federation.participation import check_clients, is_drawn
 from mpifed.federation.placement import balanced_owners, contiguous_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
@@ -42,6 +43,7 @@ from mpifed.method.algorithm import Algorithm, algorithm_class, algorithm_classe
 from mpifed.models.base import Model
 from mpifed.models.losses import loss_for
 from mpifed.models.modules import ModuleModel, module_model, seeded, with_shapes
+from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
 from mpifed.training.central import check_central
 from mpifed.training.evaluation import columns_of
@@ -452,6 +454,8 @@ def make_federation(
     else:
         owner = contiguous_owners(work, len(hosting), description.n_train)
     participation = configuration.participation
+    if not is_drawn(participation):
+        agree(communicator, lambda: check_clients(participation, len(unseen)))
     return Federation(communicator, hosting[owner], unseen, description.n_train, participation)
 
 
