@@ -159,7 +159,7 @@ def _quantiles(groups: Sequence[Group]) -> Table:
         if accuracies is not None:
             scores = [*np.quantile(accuracies, QUANTILES), accuracies.std()]
             rows.append([*group.words, str(len(accuracies)), *(f"{100 * q:.2f}" for q in scores)])
-    names = ["Least", *(f"{100 * q:g} %" for q in QUANTILES[1:-1]), "Largest"]
+    names = ["Least", *(f"{100 * q:g}\N{NO-BREAK SPACE}%" for q in QUANTILES[1:-1]), "Largest"]
     caption = "Test accuracies of the clients in per cent, clients of all seeds together."
     header = ["Data", "Method", "Clients × seeds", *names, "Standard deviation"]
     return Table(header, rows, 2, caption)
