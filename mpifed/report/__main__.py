@@ -87,8 +87,7 @@ def _report(words: Sequence[str]) -> int:
     ]
     request = request and with_full_keys(runs, replace(request, spread=options.spread))
     scores = [ACCURACY, DECILE] * tables.shows_accuracies(groups)
-    # A terminal has no room for more than one of the measures.
-    printed = [tables.results(groups, scores + tables.measured(groups)[:1])]
+    printed = [tables.results(groups, scores + tables.printed(groups))]
     texts = {
         "table.md": tables.report_markdown(groups, notes),
         "table.csv": tables.report_csv(groups),
@@ -111,6 +110,8 @@ def _report(words: Sequence[str]) -> int:
         printed.append(of_clients)
     if options.latex:
         texts |= {name: table.latex() for name, table in latex.items()}
+        if confusions := tables.confusions(groups):
+            texts["confusion.tex"] = "\n".join(table.latex() for table in confusions)
     plain_texts = [texts[name] for name in latex if name in texts]
     # All is read and checked before anything is written.
     pictures = Pictures(options.format, options.size, options.font, options.font_size,

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpifed.report.groups import SPREADS, Estimate, Group, estimate, last_differences, partner
-from mpifed.report.runs import ACCURACY, MEASURES, SCORES, larger_is_better
-from mpifed.report.tables import SURE, common_form, measured, p_text, shows_accuracies
+from mpifed.report.runs import ACCURACY, larger_is_better
+from mpifed.report.tables import SURE, common_form, measured, measures, p_text, shows_accuracies
 
 MOST = 5  # methods that are compared in sentences
 
@@ -39,7 +39,7 @@ def meaning(groups: Sequence[Group], sentences: Sequence[str]) -> str:
 
 
 def _of_data(groups: Sequence[Group], column: str, against: str | None) -> list[str]:
-    measure = (SCORES | MEASURES)[column]
+    measure = measures(groups)[column]
     sign = 1 if larger_is_better(column) else -1
     estimates = [group.estimate(column, measure.factor) for group in groups]
     form = ".2f" if measure.percent else common_form([e.mean for e in estimates])
@@ -49,7 +49,9 @@ def _of_data(groups: Sequence[Group], column: str, against: str | None) -> list[
     if len(groups) == 1:
         rounds = f" after {best.runs[0].rounds} rounds" if len(best.runs) == 1 else ""
         return [f"{best.title}: {name} {value.text(form)}{unit}{rounds}."]
-    first = f"{'Highest' if sign > 0 else 'Least'} mean {name}: {best.title}, {value.text(form)}{unit}."
+    first = (
+        f"{'Highest' if sign > 0 else 'Least'} mean {name}: {best.title}, {value.text(form)}{unit}."
+    )
     reference = partner(groups, best.data, against) or best
     apart = {}
     for group in groups:
@@ -65,9 +67,7 @@ def _of_data(groups: Sequence[Group], column: str, against: str | None) -> list[
     return [first, *others, *[more] * (len(order_of) > MOST)]
 
 
-def _sentence(
-    name: str, other: str, apart: Estimate, sign: int, form: str, points: str
-) -> str:
+def _sentence(name: str, other: str, apart: Estimate, sign: int, form: str, points: str) -> str:
     """How a method differs from another one."""
     if math.isnan(apart.mean):
         return f"{name} and {other} have no seed and round in common."

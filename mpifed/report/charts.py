@@ -19,8 +19,8 @@ from mpifed.report.groups import (
     estimate,
 )
 from mpifed.report.names import Look, looks_of_methods
-from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, MEASURES, SCORES
-from mpifed.report.tables import bit_prefix, measured
+from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, SCORES
+from mpifed.report.tables import bit_prefix, measured, measures
 
 LINES = 6  # in one panel; more make small multiples
 
@@ -173,7 +173,8 @@ def charts(
     ``common_title`` is what the names of all methods leave out.
     """
     candidates = []
-    for column, measure in (SCORES | {c: MEASURES[c] for c in measured(groups)}).items():
+    known = measures(groups)
+    for column, measure in {c: known[c] for c in (*SCORES, *measured(groups))}.items():
         name = "bottom-decile" if column == DECILE else column.replace("_", "-")
         chart = Chart(name, ROUNDS, measure.title, "", X_LABELS[ROUNDS], y_log=measure.log)
         chart = replace(chart, y_ends=PER_CENT) if measure.percent else chart
@@ -283,7 +284,9 @@ def _of_graphs(groups: Sequence[Group], drawn: Mapping[str, Look], number: str) 
     """The last accuracy against a number of the graph, means over seeds and draws of the graph."""
     lines = []
     for group in groups:
-        x = estimate(np.array([run.graph.get(number, math.nan) for run in group.runs]), group.spread)
+        x = estimate(
+            np.array([run.graph.get(number, math.nan) for run in group.runs]), group.spread
+        )
         y = group.estimate(ACCURACY, 100)
         if x.count and y.count:
             lines.append(named_point(x, y, group.title, drawn[group.method], group.method))

@@ -224,7 +224,9 @@ def chart_of(every: Sequence[Line], request: FigureRequest) -> Chart:
     for line in sorted(every, key=lambda line: (naturally(line.panel), names.index(line.name))):
         level = np.isnan(line.x).all()
         if level:
-            line = replace(line, x=ends, y=np.repeat(line.y[:1], 2), band=np.repeat(line.band[:1], 2))
+            line = replace(
+                line, x=ends, y=np.repeat(line.y[:1], 2), band=np.repeat(line.band[:1], 2)
+            )
         if log:
             y = np.maximum(line.y, FLOOR)
             line = replace(line, y=y, band=np.minimum(line.band, 0.9 * y))

@@ -41,6 +41,7 @@ DATA_KEYS = ("data.", "clients")
 NO_DIFFERENCE = (
     "seed", "experiment", "threads", "device", "hosts", "placement",
     "checkpoint.", "storage.", "evaluation.every", "evaluation.validation_split",
+    "evaluation.metrics",
     "exchange.transport", "exchange.reduction", "arithmetic", "algorithm.optima_from",
 )  # fmt: skip
 

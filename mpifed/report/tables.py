@@ -12,7 +12,7 @@ import html
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html.entities import codepoint2name
 from operator import attrgetter
@@ -37,7 +37,16 @@ from mpifed.report.groups import (
     reached,
 )
 from mpifed.report.names import in_words
-from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, MEASURES, SCORES, larger_is_better
+from mpifed.report.runs import (
+    ACCURACY,
+    DECILE,
+    DISTANCE,
+    MEASURES,
+    SCORES,
+    Measure,
+    larger_is_better,
+    measures_in,
+)
 from mpifed.results.results import read_clients
 
 CAPTION = (
@@ -240,18 +249,34 @@ def _both(name: str, estimated: Estimate) -> dict[str, float]:
     return {name: estimated.mean, f"{name}_deviation": estimated.deviation}
 
 
+def measures(groups: Sequence[Group]) -> dict[str, Measure]:
+    """Return what the columns of runs are that have names: scores first, then ``MEASURES``."""
+    runs = [run for group in groups for run in group.runs]
+    asked = {name: each for run in runs for name, each in measures_in(run.config).items()}
+    return {**SCORES, **asked, **MEASURES}
+
+
 def measured(groups: Sequence[Group]) -> list[str]:
-    """Return the columns of ``MEASURES`` in which any run has numbers."""
+    """Return the columns of ``measures``, beside the first ones, in which any run has numbers."""
     runs = [run for group in groups for run in group.runs]
     return [
-        column for column in MEASURES if any(np.isfinite(run.metrics[column]).any() for run in runs)
+        column
+        for column in measures(groups)
+        if column not in SCORES and any(np.isfinite(run.metrics[column]).any() for run in runs)
     ]
+
+
+def printed(groups: Sequence[Group]) -> list[str]:
+    """Return the scores that runs were configured to have, or the first measure without any."""
+    columns = measured(groups)
+    return [column for column in columns if column not in MEASURES] or columns[:1]
 
 
 def report_markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
     """Return ``table.md``."""
     tables = [by_data(groups)] if shows_accuracies(groups) else []
     tables += [results(groups, measured(groups), digits=2), consensus(groups)]
+    tables += confusions(groups)
     texts = [table.markdown() for table in tables if table.rows]
     return "\n".join(texts + ["".join(f"* {_item(note)}\n" for note in notes)] * bool(notes))
 
@@ -318,8 +343,8 @@ def results(groups: Sequence[Group], columns: Sequence[str], digits: int = 1) ->
         ]
         for k, group in enumerate(groups)
     ]
-    measures = SCORES | MEASURES
-    header = ["Data", "Method", "Seeds", *(measures[column].short for column in columns)]
+    names = measures(groups)
+    header = ["Data", "Method", "Seeds", *(names[column].short for column in columns)]
     header += ["Rounds", "Wall time (s)", f"Sent up ({unit})", f"Sent down ({unit})"]
     timed = [SIMULATED] * ("simulated_seconds" in columns)
     caption = " ".join([SENT, *timed, _meaning(texts, groups[0].spread)]).rstrip()
@@ -397,6 +422,34 @@ def worst_clients(groups: Sequence[Group]) -> Table:
     header = ["Data", "Method", "Least accurate", "2nd", "3rd", "4th", "5th"]
     caption = "The least accurate clients: test accuracy in per cent, then the client."
     return Table(header, rows, 7, caption)
+
+
+def confusions(groups: Sequence[Group]) -> list[Table]:
+    """Return the confusion matrix of each method on each data set that has one."""
+    return [table for group in groups for table in _confusion(group)]
+
+
+def _confusion(group: Group) -> Iterator[Table]:
+    """Yield how often a class was predicted as another, of all training clients and seeds."""
+    counts, names = None, tuple[str, ...]()
+    for run in filter(attrgetter("finished"), group.runs):
+        clients = read_clients(run.path / "clients.h5")
+        if "test_confusion" in clients.results:
+            of_run = clients.results["test_confusion"][~clients.results["unseen"]].sum(axis=0)
+            counts, names = of_run if counts is None else counts + of_run, clients.class_names
+    if counts is None or len(counts) > MOST_CLASSES:
+        return
+    titles = [printable(name) for name in names] or [str(k) for k in range(len(counts))]
+    rows = [
+        [title, *(Bold(n) if k == j else str(n) for j, n in enumerate(row))]
+        for k, (title, row) in enumerate(zip(titles, counts, strict=True))
+    ]
+    data, method = group.words
+    caption = (
+        f"Confusion matrix of {method} on {data}: true classes down, predicted ones across; test "
+        f"samples of all clients{' and seeds' * (len(group.runs) > 1)}."
+    )
+    yield Table(["True", *titles], rows, 1, caption)
 
 
 def comparison(groups: Sequence[Group], against: str | None, target: float | None) -> Table:
@@ -496,7 +549,7 @@ def _arrival(rounds: np.ndarray) -> str:
 
 def _last(groups: Sequence[Group], column: str, digits: int = 1) -> list[str]:
     """The last values of a column, bold where the paired test says so."""
-    measure = (SCORES | MEASURES)[column]
+    measure = measures(groups)[column]
     estimates = [group.estimate(column, measure.factor) for group in groups]
     form = f".{digits}f" if measure.percent else common_form(
         [one.mean for one in estimates], [one.shown for one in estimates]
@@ -511,7 +564,8 @@ def _last(groups: Sequence[Group], column: str, digits: int = 1) -> list[str]:
 def _better(group: Group, groups: Sequence[Group], column: str) -> bool:
     """Return whether a group is better than each other one of its data; in training none is."""
     others = [other for other in groups if other.data == group.data and other is not group]
-    if not others or column == "simulated_seconds" or column.startswith("train_"):
+    undirected = column == "simulated_seconds" or measures(groups)[column].is_own
+    if not others or undirected or column.startswith("train_"):
         return False
     sign = 1 if larger_is_better(column) else -1
     differences = (estimate(sign * last_differences(group, other, column)) for other in others)
@@ -545,9 +599,7 @@ def aligned(values: Sequence[float], digits: int = 4) -> list[str]:
     return [NONE if math.isnan(value) else format(value, form) for value in values]
 
 
-def common_form(
-    values: Sequence[float], spreads: Sequence[float] = (), digits: int = 4
-) -> str:
+def common_form(values: Sequence[float], spreads: Sequence[float] = (), digits: int = 4) -> str:
     """Return the form in which numbers have as many decimals, the largest of them ``digits`` digits.
 
     Spreads have at least two digits. Numbers that are too far apart have powers of ten.
