@@ -19,7 +19,8 @@ def answers(groups: Sequence[Group], against: str | None = None) -> list[str]:
 
     They are compared with the method ``against``, or with the best one, seed by seed.
     """
-    columns = [ACCURACY] if shows_accuracies(groups) else measured(groups)[:1]
+    directed = [name for name in measured(groups) if not measures(groups)[name].is_own]
+    columns = [ACCURACY] if shows_accuracies(groups) else directed[:1]
     sentences = []
     for column in columns:
         datas = dict.fromkeys(group.data for group in groups)

@@ -68,7 +68,8 @@ class Chart:
     """Lines on a pair of axes, in as many panels as they need.
 
     ``common`` is what all lines have in common, the data set first, and ``bands`` what is around
-    them. Bands are cut at ``y_ends``. ``marks`` has vertical lines with their names by the title of their panel, "" for all of them.
+    them. Bands are cut at ``y_ends``. ``marks`` has vertical lines with their names by the title of
+    their panel, "" for all of them.
     """
 
     column: str
@@ -109,9 +110,9 @@ class Chart:
 
     @property
     def y_limits(self) -> tuple[float, float]:
-        """The ends of the vertical axis: around lines, guides, and bands, of which tall ones are cut.
+        """The ends of the vertical axis: around lines, guides, and bands.
 
-        Bands never take more than half of the axis.
+        Bands are cut where they would take more than half of the axis.
         """
         every = (*self.lines, *self.guides)
         low, high = (float(end) for end in (min(line.y.min() for line in every),

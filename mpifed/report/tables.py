@@ -589,8 +589,8 @@ def _cost(group: Group) -> list[str]:
 def in_bits(rows: Sequence[Sequence[float]]) -> tuple[str, list[list[str]]]:
     """Return the unit that suits the largest of some numbers of bits, and all of them in it."""
     unit, prefix = bit_prefix(max((value for row in rows for value in row if value > 0), default=0))
-    columns = zip(*(aligned([value / unit for value in c], 3) for c in zip(*rows, strict=True)))
-    return f"{prefix}bit", [list(row) for row in columns]
+    columns = [aligned([value / unit for value in c], 3) for c in zip(*rows, strict=True)]
+    return f"{prefix}bit", [list(row) for row in zip(*columns, strict=True)]
 
 
 def aligned(values: Sequence[float], digits: int = 4) -> list[str]:
@@ -600,7 +600,7 @@ def aligned(values: Sequence[float], digits: int = 4) -> list[str]:
 
 
 def common_form(values: Sequence[float], spreads: Sequence[float] = (), digits: int = 4) -> str:
-    """Return the form in which numbers have as many decimals, the largest of them ``digits`` digits.
+    """Return the form that gives numbers as many decimals, the largest ``digits`` digits in all.
 
     Spreads have at least two digits. Numbers that are too far apart have powers of ten.
     """
