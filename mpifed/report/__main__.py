@@ -135,7 +135,7 @@ def _report(words: Sequence[str]) -> int:
         texts = {"report.html": page(short, notes, data_charts, against, repeated)} | texts
         files = _write(texts, figures, pictures, options.output)
     width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
-    print(*(textwrap.fill(sentence, width) for sentence in answers(groups, against)), sep="\n")
+    print(*(textwrap.fill(sentence, width) for sentence in answers(groups, against, 1)), sep="\n")
     for table in printed:
         Console(width=WIDEST).print(table.terminal(width))
     print(*plain_texts, *(f"* {note}" for note in notes), *files, sep="\n")

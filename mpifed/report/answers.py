@@ -14,10 +14,11 @@ from mpifed.report.tables import SURE, common_form, measured, measures, p_text, 
 MOST = 5  # methods that are compared in sentences
 
 
-def answers(groups: Sequence[Group], against: str | None = None) -> list[str]:
+def answers(groups: Sequence[Group], against: str | None = None, digits: int = 2) -> list[str]:
     """Return sentences: the best method of each data set, and how the others differ.
 
-    They are compared with the method ``against``, or with the best one, seed by seed.
+    They are compared with the method ``against``, or with the best one, seed by seed. Percentages
+    have ``digits`` decimals, their differences two.
     """
     directed = [name for name in measured(groups) if not measures(groups)[name].is_own]
     columns = [ACCURACY] if shows_accuracies(groups) else directed[:1]
@@ -28,7 +29,7 @@ def answers(groups: Sequence[Group], against: str | None = None) -> list[str]:
             chosen = [g for g in groups if g.data == data and g.estimate(column).count]
             if chosen:
                 place = f"{chosen[0].words[0]}: " * (len(datas) > 1)
-                sentences += [place + one for one in _of_data(chosen, column, against)]
+                sentences += [place + one for one in _of_data(chosen, column, against, digits)]
     return sentences
 
 
@@ -39,7 +40,7 @@ def meaning(groups: Sequence[Group], sentences: Sequence[str]) -> str:
     return " ".join([SPREADS[groups[0].spread]] * ("±" in text) + [p] * (", p " in text))
 
 
-def _of_data(groups: Sequence[Group], column: str, against: str | None) -> list[str]:
+def _of_data(groups: Sequence[Group], column: str, against: str | None, digits: int) -> list[str]:
     measure = measures(groups)[column]
     sign = 1 if larger_is_better(column) else -1
     estimates = [group.estimate(column, measure.factor) for group in groups]
@@ -47,12 +48,12 @@ def _of_data(groups: Sequence[Group], column: str, against: str | None) -> list[
     unit, points = (" %", " points") if measure.percent else ("", "")
     best, value = max(zip(groups, estimates, strict=True), key=lambda each: sign * each[1].mean)
     name = measure.description.partition(",")[0].lower()
+    text = value.text(f".{digits}f" if measure.percent else form)
     if len(groups) == 1:
         rounds = f" after {best.runs[0].rounds} rounds" if len(best.runs) == 1 else ""
-        return [f"{best.title}: {name} {value.text(form)}{unit}{rounds}."]
-    first = (
-        f"{'Highest' if sign > 0 else 'Least'} mean {name}: {best.title}, {value.text(form)}{unit}."
-    )
+        return [f"{best.title}: {name} {text}{unit}{rounds}."]
+    order = "Highest" if sign > 0 else "Least"
+    first = f"{order} mean {name}: {best.title}, {text}{unit}."
     reference = partner(groups, best.data, against) or best
     apart = {}
     for group in groups:
