@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from mpifed.command import Parser, carried_out, parser_of, program
 from mpifed.config.experiments import safe
 from mpifed.errors import EXIT_FINISHED, InputError, closest
 from mpifed.report import tables
+from mpifed.report.answers import answers
 from mpifed.report.charts import GRAPH, ROUNDS, SECONDS, Chart, charts, look_by_method
 from mpifed.report.drawing import SIZE, Forest, Pictures, figure_of, forest_figure, save
 from mpifed.report.figure import (
@@ -133,6 +135,7 @@ def report(words: Sequence[str]) -> int:
         texts = {"report.html": page(short, notes, data_charts, against, repeated)} | texts
         files = _write(texts, figures, pictures, options.output)
     width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
+    print(*(textwrap.fill(sentence, width) for sentence in answers(groups, against, 1)), sep="\n")
     for table in printed:
         Console(width=WIDEST).print(table.terminal(width))
     print(*plain_texts, *(f"* {note}" for note in notes), *files, sep="\n")
