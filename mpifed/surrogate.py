@@ -90,10 +90,14 @@ class Surrogate(ABC):
         The length of ``facts`` in each block; none by default.
     waits : bool
         Whether it needs the facts before use; a run then keeps them in its state.
+    starts_from_data : bool
+        Whether S_0 is the mean of the statistics of all training data under theta_0, not
+        ``surrogate_of(theta_0)``; false by default.
     """
 
     size: int
     n_parameters: int
+    starts_from_data: bool = False
 
     @abstractmethod
     def init(self, generator: np.random.Generator) -> np.ndarray:
