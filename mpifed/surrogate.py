@@ -44,7 +44,7 @@ from mpifed.local.projections import (
     simplex,
 )
 from mpifed.models.loss import LANES
-from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
+from mpifed.optimal_transport.benchmarks import Benchmark, check_targets, gaussian_benchmark
 
 __all__ = [
     "COLUMNS",
@@ -60,6 +60,7 @@ __all__ = [
     "columns_in_unit_ball",
     "each_row",
     "eigenvalues_at_least",
+    "gaussian_benchmark",
     "maker_of",
     "padded",
     "positive_semidefinite",

@@ -62,6 +62,7 @@ class FigureRequest:
     by: tuple[str, ...] = ()
     linear: bool = False
     aside: tuple[str, ...] = ()
+    levels: tuple[tuple[str, float], ...] = ()
 
 
 def _settings(
@@ -137,7 +138,7 @@ def file_name(request: FigureRequest) -> str:
 def series(runs: Sequence[Run], request: FigureRequest) -> list[Line]:
     """Return the lines that ``request`` asks for, averaged over seeds, in the order of the runs.
 
-    Where no run of a line has the key of x, x is NaN, and the line is level.
+    Where no run of a line has the key of x, x is NaN, and the line is level, as ``levels`` are.
     """
     flat, apart = _settings(runs, request, PROGRESS)
     if request.x in PROGRESS:
@@ -153,7 +154,13 @@ def series(runs: Sequence[Run], request: FigureRequest) -> list[Line]:
         order = np.argsort(x, kind="stable")
         none = np.zeros_like(y)
         lines.append(Line(x[order], y[order], none, line, look(0), line, panel))
-    return lines
+    nowhere, none = np.array([np.nan]), np.zeros(1)
+    levels = [
+        Line(nowhere, np.array([value]), none, name, look(0), name, panel)
+        for panel in dict.fromkeys(line.panel for line in lines)
+        for name, value in request.levels
+    ]
+    return lines + levels
 
 
 def _points(run: Run, request: FigureRequest, point: str) -> np.ndarray:

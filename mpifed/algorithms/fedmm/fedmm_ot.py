@@ -31,6 +31,7 @@ from mpifed.algorithms.fedmm.transport import (
     cosine,
     identity_potential,
     l2_uvp,
+    linear_maps,
     source_gradient,
     source_gradients,
     target_gradient,
@@ -209,6 +210,9 @@ class FedMMOT(Algorithm[ServerChannel]):
         )
         return [theta, adam_state.step, adam_state.first, adam_state.second]
 
+    def remarks(self, state: FedMMOTState, clients: Clients, exchange: Exchange) -> list[str]:
+        return map_lines(self.benchmark)
+
     def deploy(self, state: FedMMOTState, clients: Clients, draws: Draws) -> Predictor:
         """Nothing is predicted: the gradient of f_omega maps samples."""
         return Predictor(None)
@@ -304,6 +308,9 @@ class FedAdamOT(Algorithm[ServerChannel]):
         ]
         return -torch.stack(rows)[:, None]
 
+    def remarks(self, state: FedAdamOTState, clients: Clients, exchange: Exchange) -> list[str]:
+        return map_lines(self.objective.model.problem)
+
     def deploy(self, state: FedAdamOTState, clients: Clients, draws: Draws) -> Predictor:
         """Nothing is predicted: the gradient of f_omega maps samples."""
         return Predictor(None)
@@ -345,6 +352,13 @@ def batches_of(clients: Clients, draws: Draws, purpose: str, size: int) -> list[
     """
     x = clients.shards.train.x
     return [x[torch.from_numpy(rows)] for rows in batches(clients, draws, purpose, size)]
+
+
+def map_lines(benchmark: Benchmark) -> list[str]:
+    """Return a line for the log on the affine maps, from the same samples in all runs."""
+    x = benchmark.sample_source(Draws(0, 0).stream("score"), SCORED, torch.float64)
+    scores = (f"{name} {score:.1f}" for name, score in linear_maps(benchmark, x).items())
+    return [f"l2_uvp of affine maps: {', '.join(scores)}"]
 
 
 def map_scores(

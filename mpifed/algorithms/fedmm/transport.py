@@ -38,7 +38,7 @@ from torch import Tensor
 from mpifed.message import adam_step
 from mpifed.model import DenseICNN, PotentialValues
 from mpifed.state import server
-from mpifed.surrogate import Benchmark
+from mpifed.surrogate import Benchmark, gaussian_benchmark
 
 # Points are drawn from N(0, 3^2 I).
 SPREAD = 3.0
@@ -232,6 +232,24 @@ def l2_uvp(mapped: Tensor, benchmark: Benchmark, x: Tensor) -> float:
     """Return the unexplained variance in per cent: 100 E ||m(X) - m*(X)||^2 / Var(Q)."""
     error = (mapped.double() - benchmark.true_map(x.double())).square().sum(1).mean()
     return 100 * float(error) / benchmark.target_variance
+
+
+def linear_maps(benchmark: Benchmark, x: Tensor) -> dict[str, float]:
+    """Return the L2-UVP of two affine maps: that which is optimal between Gaussians with the means
+    and covariances of P and Q, and the one nearest to the optimal map on samples x of P.
+    """
+    x, centres, roots = x.double(), benchmark.source.centres, benchmark.source.roots
+    covariance = (roots @ roots.mT).mean(0) + centres.T.cov(correction=0).view(x.shape[1], -1)
+    gaussians = gaussian_benchmark(
+        centres.mean(0).numpy(),
+        covariance.numpy(),
+        benchmark.target_mean,
+        benchmark.target_covariance,
+    )
+    extended = torch.cat([x, torch.ones_like(x[:, :1])], 1)
+    coefficients = torch.linalg.lstsq(extended, benchmark.true_map(x).double()).solution
+    maps = {"Gaussian": gaussians.true_map(x), "best affine": extended @ coefficients}
+    return {name: l2_uvp(mapped, benchmark, x) for name, mapped in maps.items()}
 
 
 def cosine(mapped: Tensor, benchmark: Benchmark, x: Tensor) -> float:
