@@ -25,6 +25,7 @@ from mpifed.algorithms.fedmm.transport import (
     Cycle,
     FlatAdam,
     FlatAdamState,
+    JointObjective,
     ThetaObjective,
     TransportObjective,
     conjugate_steps,
@@ -258,6 +259,7 @@ class FedAdamOT(Algorithm[ServerChannel]):
         *,
         server_lr: float = 0.1,
         client_weights: str = "samples",
+        theta_objective: JointObjective = "w2gn",
         lambda_cycle: float = 1.0,
         cycle: Cycle = "fwd",
         pretraining: int = 5000,
@@ -266,7 +268,7 @@ class FedAdamOT(Algorithm[ServerChannel]):
         self.model, self.local, self.pretraining = model, local, pretraining
         self.adam = Adam(lr=server_lr, **moments)
         check_targets(local.options.batch_size, model.dimension)
-        self.objective = TransportObjective(model, "w2gn", lambda_cycle, cycle)
+        self.objective = TransportObjective(model, theta_objective, lambda_cycle, cycle)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
