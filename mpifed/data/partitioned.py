@@ -145,6 +145,10 @@ class PooledDataset(Dataset):
     label_groups : int, optional
         Groups of labels, drawn by the seed; ``dirichlet`` deals each as one label. 3 is the choice
         of FedEM's published code for CIFAR-10; None deals label by label.
+    dirichlet_shares : int, optional
+        Shares that ``dirichlet`` deals; those below ``min_samples`` are left out, as in FedEM's
+        published code, and the others are the clients. None deals one share for each client and
+        fills small ones up from the largest.
     classes_per_client : int
         Labels that a client has in the partitions ``pathological`` and ``extended_dirichlet``.
     quantity_law : {'dirichlet', 'lognormal', 'power_law'}
@@ -182,6 +186,7 @@ class PooledDataset(Dataset):
         partition: Name = "dirichlet",
         dirichlet_alpha: Alpha = 0.4,
         label_groups: Annotated[int, Ge(1)] | None = None,
+        dirichlet_shares: Annotated[int, Ge(1)] | None = None,
         classes_per_client: Classes = 2,
         quantity_law: Law = "dirichlet",
         quantity_alpha: Alpha = 0.5,
@@ -200,6 +205,7 @@ class PooledDataset(Dataset):
         options = {
             "dirichlet_alpha": dirichlet_alpha,
             "label_groups": label_groups,
+            "dirichlet_shares": dirichlet_shares,
             "classes_per_client": classes_per_client,
             "quantity_law": quantity_law,
             "quantity_alpha": quantity_alpha,

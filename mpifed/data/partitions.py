@@ -322,16 +322,26 @@ def dirichlet(
     min_samples: MinSamples = FEWEST,
     dirichlet_alpha: Alpha = 0.4,
     label_groups: Annotated[int, Ge(1)] | None = None,
+    dirichlet_shares: Annotated[int, Ge(1)] | None = None,
 ) -> list[np.ndarray]:
     """Deal by Dirichlet allocation (Marfoq et al. 2021, App. I.1.1, after Wang et al. 2020)."""
     check_enough(len(labels), n_clients, min_samples)
     if label_groups is not None:
         labels = group_of_each(labels, label_groups, rng)
     classes, sizes = np.unique(labels, return_counts=True)
-    alpha = np.full(n_clients, dirichlet_alpha)
+    alpha = np.full(dirichlet_shares or n_clients, dirichlet_alpha)
     counts = np.stack([rng.multinomial(size, rng.dirichlet(alpha)) for size in sizes], axis=1)
-    fill_up(counts, min_samples)
-    return deal(labels, classes, counts, rng)
+    if dirichlet_shares is None:
+        fill_up(counts, min_samples)
+    enough = counts.sum(axis=1) >= min_samples
+    if enough.sum() != n_clients:
+        raise InputError(
+            f"clients is {n_clients}, but {enough.sum()} of {dirichlet_shares} shares "
+            f"(data.dirichlet_shares) have {min_samples} samples or more (data.min_samples); "
+            f"clients must be {enough.sum()}"
+        )
+    shares = deal(labels, classes, counts, rng)
+    return [share for share, kept in zip(shares, enough, strict=True) if kept]
 
 
 def balanced_dirichlet(

@@ -122,6 +122,19 @@ def test_labels_of_a_group_are_dealt_alike():
     assert np.array_equal(sizes, expected)
 
 
+def test_dirichlet_shares_without_samples_are_left_out():
+    labels, alpha = np.repeat(np.arange(3), 40), {"dirichlet_alpha": 0.05, "min_samples": 1}
+    with pytest.raises(InputError, match=r"of 30 shares .* clients must be \d+") as refused:
+        partitions.dirichlet(labels, 30, np.random.default_rng(1), dirichlet_shares=30, **alpha)
+    n = int(str(refused.value).split()[-1])
+    assert 1 < n < 30
+    rng = np.random.default_rng(1)
+    shares = partitions.dirichlet(labels, n, rng, dirichlet_shares=30, **alpha)
+    assert len(shares) == n and min(map(len, shares)) >= 1
+    # None is filled up from another: every sample is dealt once.
+    assert sorted(np.concatenate(shares)) == list(range(120))
+
+
 def test_pathological_shards_are_about_equal_and_pairs_of_labels_are_mixed():
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
     parts = partitions.pathological(labels, 100, np.random.default_rng(0))
