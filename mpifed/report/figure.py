@@ -150,8 +150,8 @@ def series(runs: Sequence[Run], request: FigureRequest) -> list[Line]:
     """Return the lines that ``request`` asks for, averaged over seeds, in the order of the runs.
 
     Where no run of a line has the key of x, x is NaN, and the line is level, as ``levels`` are.
-    Where x is a number of graphs, each graph is a point with a name, averaged also over draws of the
-    graph.
+    Where x is a number of graphs, each graph is a point with a name, averaged also over draws of
+    the graph.
     """
     flat, apart = _settings(runs, request, PROGRESS)
     if request.x in PROGRESS:
