@@ -10,6 +10,7 @@ from contextlib import contextmanager
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # ``typing`` would cost every guard 5 ms
     from mpifed.api import load, read, run
+    from mpifed.data.frames import frame
     from mpifed.data.from_python import arrays
     from mpifed.errors import InputError
 
@@ -24,12 +25,13 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "1.0.0rc1"
 
-__all__ = ["InputError", "__version__", "arrays", "load", "read", "run"]
+__all__ = ["InputError", "__version__", "arrays", "frame", "load", "read", "run"]
 
 # The module of each name, which is imported at its first use: most import torch.
 _MODULES = {
     "InputError": "mpifed.errors",
     "arrays": "mpifed.data.from_python",
+    "frame": "mpifed.data.frames",
     "load": "mpifed.api",
     "read": "mpifed.api",
     "run": "mpifed.api",

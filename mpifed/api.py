@@ -25,7 +25,7 @@ from mpifed.config.configuration import (
     to_yaml,
 )
 from mpifed.config.experiments import read_experiment
-from mpifed.data.from_python import check_section
+from mpifed.data.frames import section_of
 from mpifed.errors import AgreedInputError, InputError, PeerFailure, RunError, StopRequested
 from mpifed.exchange.mixing_options import mixing_overrides
 from mpifed.mpi.agreement import agree
@@ -133,7 +133,9 @@ def run(
         The ranks that run it, all of the job by default. Runs on communicators that share no rank
         go on side by side; give each an ``output``.
     **overrides
-        Keys of the configuration. Those with dots are passed in a mapping:
+        Keys of the configuration. ``data`` may also be samples themselves: a table, a data set of
+        torch or Hugging Face, or a mapping of clients to such; see ``mpifed.frame`` and
+        ``mpifed.arrays``. Those with dots are passed in a mapping:
         ``run("synthetic-fedem", **{"exchange.name": "gossip"})``. Classes and functions of the top
         level of a module stand for their names, also those of the program itself: ``model=build``.
 
@@ -162,7 +164,8 @@ def run(
         communicator = world() if ranks is None else Alone()
     mixing = agree(communicator, lambda: mixing_overrides(topology, weights, schedule, overrides))
     overrides = {**overrides, **mixing}
-    agree(communicator, lambda: check_section(overrides.get("data")))
+    if "data" in overrides:
+        overrides["data"] = agree(communicator, lambda: section_of(overrides["data"]))
     request = Request(
         os.fspath(experiment) if experiment is not None else None,
         {key: _plain(value, key) for key, value in overrides.items()},

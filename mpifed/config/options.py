@@ -51,6 +51,13 @@ class EvaluationOptions:
         Share of the clients that an evaluation scores. Which ones is drawn anew for each
         evaluation, from the seed and the round alone. Averages are over these clients, and
         clients.h5 holds those of the last evaluation.
+    metrics : str or list of str, optional
+        Further scores of predictions, of each client and of all: names of ``--list metrics``, or
+        ``module:function`` of your own.
+    central : str, optional
+        One test set for the shared model: a file, or ``holdout``, the samples that the source was
+        published with for testing, else half of each client's test samples, which no client then
+        has.
     stop_at : str, optional
         The run stops, with a checkpoint and status ``stopped_at``, at the first evaluated round
         where this holds of a column of metrics.csv: ``test_accuracy>=0.8``, or with <=, > or <.
@@ -67,6 +74,8 @@ class EvaluationOptions:
     validation_split: bool = False
     client_weights: ClientWeights = "scored"
     sample: Annotated[float, Gt(0), Le(1)] = 1.0
+    metrics: str | list[str] | None = None
+    central: str | None = None
     stop_at: str | None = None
     patience: Annotated[int, Ge(1), Le(LARGEST)] | None = None
 
@@ -83,6 +92,12 @@ class EvaluationOptions:
         """What ``stop_at`` says."""
         parts = CONDITION.fullmatch(self.stop_at) if self.stop_at is not None else None
         return Condition(parts[1], parts[2], float(parts[3])) if parts is not None else None
+
+    @property
+    def metric_names(self) -> list[str]:
+        """The names in ``metrics``, each once."""
+        names = [self.metrics] if isinstance(self.metrics, str) else self.metrics or []
+        return list(dict.fromkeys(names))
 
     @property
     def validates(self) -> bool:

@@ -173,7 +173,9 @@ def results_of(
     results: ClientResults, learnt: Mapping[str, np.ndarray], client_names: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """Return the content of clients.h5 by name; the parameters are those of ``clients``."""
-    fields = {n: values for n, values in vars(results).items() if n not in ("extra", "ids")}
+    fields = {
+        n: values for n, values in vars(results).items() if n not in ("extra", "ids", "pooled")
+    }
     by_client = {"client_id": results.client_ids, **fields, **results.extra}
     if client_names:
         by_client["client_name"] = np.array(client_names)[results.client_ids]

@@ -81,7 +81,14 @@ class Cifar100(PooledDataset):
         *run: Any,
         raw: str | None = None,
         partition: Literal[
-            "pachinko", "contiguous", "dirichlet", "iid", "pathological", "quantity_skew"
+            "pachinko",
+            "contiguous",
+            "dirichlet",
+            "balanced_dirichlet",
+            "extended_dirichlet",
+            "iid",
+            "pathological",
+            "quantity_skew",
         ] = "pachinko",
         pachinko_alpha: partitions.Alpha = 0.4,
         pachinko_beta: partitions.Alpha = 10.0,
