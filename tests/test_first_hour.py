@@ -1,4 +1,4 @@
-"""The first hour of a student, an administrator and a reader: ten tasks each, as the pages say."""
+"""The first hour of a student, an administrator and a reader, as the pages say."""
 
 from __future__ import annotations
 
@@ -355,6 +355,47 @@ def test_administrator_10_answers_for_programs(first, typed):
     defaults = {each["name"]: each["default"] for each in about["options"]}
     plan = json.loads(typed(f"mpifed run {WORDS} algorithm=fedprox --dry-run --json").out)
     assert plan["configuration"]["algorithm"] == {"name": "fedprox", **defaults}
+
+
+# What people ask for next.
+
+
+def test_a_run_stops_at_a_target_and_goes_on(first, typed):
+    line = f"mpifed run {WORDS} evaluation.stop_at='test_accuracy>=0.3' --output runs/target"
+    assert "stopped_at" in typed(line).out and summary_of(Path("runs/target"))["rounds"] == 3
+    typed("mpifed run --resume --output runs/target")
+    assert summary_of(Path("runs/target"))["status"] == "stopped_at"
+    typed("mpifed run --resume --output runs/target stop_at=null")
+    assert digest("runs/target") == digest(first)
+
+
+def test_patience_and_the_best_round():
+    words = {**SMALL, "rounds": 30, "evaluation.validation_fraction": 0.2, "local.lr": 1e-12}
+    words |= {"evaluation.patience": 2, "checkpoint.best": "validation_accuracy"}
+    result = mpifed.run("digits-fedem", **words)
+    assert (result.status, result.summary["rounds"]) == ("stopped_at", 6)
+    assert mpifed.load(result, "best").round == 0
+
+
+def test_a_function_of_a_notebook_stops_a_run(typed):
+    result = mpifed.run("digits-fedem", **SMALL, on_round=lambda recorded: recorded.round >= 3)
+    assert (result.status, result.summary["rounds"]) == ("stopped_at", 3)
+    assert "test accuracy" in result._repr_html_() and result.plot().get_lines()
+    with pytest.raises(mpifed.InputError):
+        mpifed.run("digits-fedem", **SMALL, algorithm="fedavgg")
+
+
+def test_a_run_is_cited(first, typed):
+    bibtex = typed("mpifed cite runs/first").out
+    assert "@software{mpifed," in bibtex and "Mixture of Distributions" in bibtex
+
+
+def test_a_cluster_is_tried_on_one_page(typed):
+    assert "page" in typed("mpifed test --ranks 2 --output tried.md").out
+    page = Path("tried.md").read_text(encoding="utf-8")
+    assert "**All is fine.**" in page and "failed" not in page and "| MPI |" in page
+    assert "a killed rank ends the job of 2 | ok" in page
+    assert list(Path().glob(".mpifed-test-*")) == []
 
 
 # A reader.
