@@ -174,8 +174,8 @@ def charts(
     ``common_title`` is what the names of all methods leave out.
     """
     candidates = []
-    known = measures(groups)
-    for column, measure in {c: known[c] for c in (*SCORES, *measured(groups))}.items():
+    measure_of = measures(groups)
+    for column, measure in {c: measure_of[c] for c in (*SCORES, *measured(groups))}.items():
         name = "bottom-decile" if column == DECILE else column.replace("_", "-")
         chart = Chart(name, ROUNDS, measure.title, "", X_LABELS[ROUNDS], y_log=measure.log)
         chart = replace(chart, y_ends=PER_CENT) if measure.percent else chart

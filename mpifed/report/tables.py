@@ -252,8 +252,8 @@ def _both(name: str, estimated: Estimate) -> dict[str, float]:
 def measures(groups: Sequence[Group]) -> dict[str, Measure]:
     """Return what the columns of runs are that have names: scores first, then ``MEASURES``."""
     runs = [run for group in groups for run in group.runs]
-    asked = {name: each for run in runs for name, each in measures_in(run.config).items()}
-    return {**SCORES, **asked, **MEASURES}
+    configured = {name: each for run in runs for name, each in measures_in(run.config).items()}
+    return {**SCORES, **configured, **MEASURES}
 
 
 def measured(groups: Sequence[Group]) -> list[str]:

@@ -21,6 +21,7 @@ from mpifed.report.charts import Line
 from mpifed.report.figure import (
     FigureRequest,
     best,
+    chart_of,
     file_name,
     grid_csv,
     grid_markdown,
@@ -125,6 +126,18 @@ def test_seeds_are_averaged_and_where_a_run_began_is_no_difference(tmp_path):
         run_with_gap(tmp_path / str(seed), 1.0, 9, seed, scale, start_from=f"runs/{seed}")
     (found,) = series(find_runs([tmp_path]), FigureRequest("objective_gap"))
     assert found.y == pytest.approx(2 * np.exp(-np.arange(5.0)))
+
+
+def test_levels_are_lines_in_every_panel(sweep, tmp_path, capsys):
+    levels = (("bound", 0.5),)
+    found = series(find_runs([sweep]), FigureRequest("objective_gap", levels=levels))
+    drawn = chart_of(found, FigureRequest("objective_gap")).lines
+    levelled = [line for line in drawn if line.name == "bound"]
+    assert len(levelled) == len({line.panel for line in drawn}) == 6
+    assert all(line.y.tolist() == [0.5, 0.5] for line in levelled)
+    words = [str(sweep), "--output", str(tmp_path), "--figure", "objective_gap"]
+    assert main([*words, "--level", "bound=high"]) == 2
+    assert "NAME=NUMBER" in capsys.readouterr().err
 
 
 def test_the_command_draws_it(sweep, tmp_path, capsys):
