@@ -107,14 +107,15 @@ class Mpi(Communicator):
         assert meeting is not None
         with heartbeat.waiting():
             meeting.turn()
-            meeting.area[start : start + values.nbytes] = values.reshape(-1).view(np.uint8)
+            area = np.frombuffer(meeting.area, np.uint8)
+            area[start : start + values.nbytes] = values.reshape(-1).view(np.uint8)
             meeting.arrive()
             while not meeting.is_over(min(patience, PROGRESS)):
                 if time.monotonic() > deadline:
                     return None
                 self._comm.Iprobe()  # so that MPI moves on what it has taken of this rank
         self.bytes_sent += values.nbytes
-        return np.frombuffer(meeting.area, np.uint8)
+        return area
 
     def _wait(self, *requests: Any, nbytes: int = 0) -> None:
         """Wait until all ``requests``, which move so many bytes, are complete."""
