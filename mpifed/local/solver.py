@@ -424,11 +424,16 @@ def learning_rates(
     numpy.ndarray
         float64 (clients, most epochs of a client).
     """
-    schedule, shape = SCHEDULES[options.lr_schedule], (len(done), int(work.epochs.max(initial=0)))
+    shape = len(done), int(work.epochs.max(initial=0))
+
+    def factor(t: int) -> float:
+        rising = min(1.0, (t + 1) / options.lr_warmup) if options.lr_warmup else 1.0
+        return rising * SCHEDULES[options.lr_schedule](t, horizon)
+
     if options.lr_clock == "round":
-        rates = np.full(shape, options.lr * schedule(round - 1, horizon))
+        rates = np.full(shape, options.lr * factor(round - 1))
     else:
-        factors = [[schedule(d + e, horizon) for e in range(shape[1])] for d in done.tolist()]
+        factors = [[factor(d + e) for e in range(shape[1])] for d in done.tolist()]
         rates = options.lr * np.array(factors).reshape(shape)
     return rates if step_scale is None else rates * step_scale[:, None]
 
@@ -554,6 +559,8 @@ class LocalSolver:
         **options
             Fields of ``LocalOptions`` that differ.
         """
+        if options.get("lr_schedule") == "constant":
+            options.setdefault("lr_warmup", 0)
         changed = dataclasses.replace(self.options, **options)
         shared = self.horizon, self.longest, self.device
         names = purpose, epochs_field, self.step_scale
