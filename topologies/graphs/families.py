@@ -55,7 +55,7 @@ def check_count(name: str, family: Family, n: int | None, options: Mapping[str, 
 
 
 def erdos_renyi(n: int, seed: Seed = None, *, p: Probability = 0.5) -> nx.Graph:
-    """Each edge independently with probability p.
+    """Each edge independently with probability p (Erdos and Renyi 1959).
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def exponential(n: int) -> nx.Graph:
 def torus(
     n: int | None = None, *, rows: Count | None = None, cols: Count | None = None
 ) -> nx.Graph:
-    """A periodic grid; the squarest one where only n is given.
+    """A periodic grid, with sides as equal as n allows where only n is given.
 
     Node r * cols + c is at (r, c).
 
