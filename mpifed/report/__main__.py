@@ -239,7 +239,7 @@ def request_of(options: argparse.Namespace) -> FigureRequest | None:
     levels = tuple(options.level)
     if options.grid and levels:
         raise InputError("--level needs --figure")
-    return FigureRequest(column, options.x or ROUNDS, by, options.linear, aside, levels)
+    return FigureRequest(column, options.x or ROUNDS, by, options.linear, aside, levels=levels)
 
 
 def _method(option: str, name: str, groups: Sequence[Group]) -> str:
