@@ -88,7 +88,8 @@ def client_scores(
     counts = split.counts[rows]
     means = np.divide(sums[:2], counts, out=np.full((2, len(rows)), np.nan), where=counts > 0)
     joined = {name: np.concatenate(parts) for name, parts in groups.items() if parts}
-    return ClientScores(*means, *sums[2:], samples=joined)
+    loss, nll, hits, possible = *means, *sums[2:]
+    return ClientScores(loss, nll, hits, possible, joined)
 
 
 def predicted(
