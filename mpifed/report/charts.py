@@ -94,7 +94,7 @@ class Chart:
     @property
     def remark(self) -> str:
         """The subtitle with what bands and errors are, if there are some."""
-        bands = any(line.band.any() for line in self.lines) and self.bands
+        bands = self.bands * any(line.band.any() for line in self.lines)
         return "; ".join(filter(None, (self.subtitle, bands)))
 
     @property

@@ -240,9 +240,9 @@ def _name_points(axes: Axes, lines: Sequence[Line], size: float) -> None:
     axes.get_ylim()  # settles the scale that the transformation below uses
     points = axes.figure.dpi / 72  # pixels
     named = [
-        (name, place, axes.transData.transform(place) / points, line)
+        (name, (x, y), axes.transData.transform((x, y)) / points, line)
         for line in lines
-        for name, *place in zip(line.points, line.x, line.y, strict=False)
+        for name, x, y in zip(line.points, line.x, line.y, strict=False)
     ]
     # Rectangles (left, bottom, right, top) that are taken: the points, then their names.
     taken = [(x - 5, y - 5, x + 5, y + 5) for *_, (x, y), _ in named]

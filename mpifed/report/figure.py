@@ -193,7 +193,7 @@ def _graph_names(flat: Sequence[Mapping[str, str]]) -> list[str]:
     for settings in graphs:
         chosen = {key: settings[key] for key in keys if settings.get(key, "null") != "null"}
         words = [v if key.endswith(".name") else f"{short(key)}={v}" for key, v in chosen.items()]
-        names.append(in_words(", ".join(words)))
+        names.append(in_words(", ".join(["", *words])).partition(", ")[2])
     return names
 
 

@@ -105,8 +105,12 @@ def test_numbers_of_a_column_have_as_many_decimals(tmp_path: Path) -> None:
             run = write_run(tmp_path / f"{name}{seed}", seed=seed, algorithm={"name": name})
             fill_columns(run, lambda rows, x=loss: [row.update(objective=str(x)) for row in rows])
     lines = report(tmp_path).texts["table.md"].splitlines()
-    cells = [line.split(" | ")[3] for line in lines if re.match(r"\| \S+ \| (FedAvg|Local) ", line)]
-    numbers = [number for cell in cells for number in cell.split(" ± ")]
+    cells = [
+        line.split(" | ")[3]
+        for line in lines
+        if re.match(r"\| synthetic-paper \| (FedAvg|Local) ", line)
+    ]
+    numbers = [number for cell in cells for number in cell.strip("*").split(" ± ")]
     assert len(numbers) == 4
     assert {len(number.partition(".")[2]) for number in numbers} == {4}
 
