@@ -138,11 +138,11 @@ def score_clients(
             columns, predicted = _score(
                 model, clients, predictor, train, validates, of_samples(metrics)
             )
-            unseen = "unseen_" * bool(federation.unseen[clients.ids[0]])
+            kind = "unseen_" * bool(federation.unseen[clients.ids[0]])
             for name, of_split in predicted.items():
                 scores = scores_by_client(metrics, of_split, n_classes)
                 columns |= {f"{name}_{metric}": values for metric, values in scores.items()}
-                samples.get(f"{unseen}{name}", []).append(of_split)
+                samples.get(f"{kind}{name}", []).append(of_split)
             parts.append(columns)
             if merged is not None:
                 accurate = model.loss.measure == "accuracy"
