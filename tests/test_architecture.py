@@ -32,7 +32,7 @@ FLOORS = (
     {"api", "jobs"},
     {"mpifed"},
     {"launch", "reproduce"},
-    {"cite", "retime", "verify", "__main__"},
+    {"cite", "retime", "test", "verify", "__main__"},
     {"run", "testing"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""

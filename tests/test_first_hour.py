@@ -1,4 +1,4 @@
-"""The first hour of a student, an administrator and a reader: ten tasks each, as the pages say."""
+"""The first hour of a student, an administrator and a reader, as the pages say."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import ttest_rel
 
 sys.path.append(str(Path(__file__).parent / "mpifed"))
@@ -357,6 +358,47 @@ def test_administrator_10_answers_for_programs(first, typed):
     assert plan["configuration"]["algorithm"] == {"name": "fedprox", **defaults}
 
 
+# What people ask for next.
+
+
+def test_a_run_stops_at_a_target_and_goes_on(first, typed):
+    line = f"mpifed run {WORDS} evaluation.stop_at='test_accuracy>=0.3' --output runs/target"
+    assert "stopped_at" in typed(line).out and summary_of(Path("runs/target"))["rounds"] == 3
+    typed("mpifed run --resume --output runs/target")
+    assert summary_of(Path("runs/target"))["status"] == "stopped_at"
+    typed("mpifed run --resume --output runs/target stop_at=null")
+    assert digest("runs/target") == digest(first)
+
+
+def test_patience_and_the_best_round():
+    words = {**SMALL, "rounds": 30, "evaluation.validation_fraction": 0.2, "local.lr": 1e-12}
+    words |= {"evaluation.patience": 2, "checkpoint.best": "validation_accuracy"}
+    result = mpifed.run("digits-fedem", **words)
+    assert (result.status, result.summary["rounds"]) == ("stopped_at", 6)
+    assert mpifed.load(result, "best").round == 0
+
+
+def test_a_function_of_a_notebook_stops_a_run(typed):
+    result = mpifed.run("digits-fedem", **SMALL, on_round=lambda recorded: recorded.round >= 3)
+    assert (result.status, result.summary["rounds"]) == ("stopped_at", 3)
+    assert "test accuracy" in result._repr_html_() and result.plot().get_lines()
+    with pytest.raises(mpifed.InputError):
+        mpifed.run("digits-fedem", **SMALL, algorithm="fedavgg")
+
+
+def test_a_run_is_cited(first, typed):
+    bibtex = typed("mpifed cite runs/first").out
+    assert "@software{mpifed," in bibtex and "Mixture of Distributions" in bibtex
+
+
+def test_a_cluster_is_tried_on_one_page(typed):
+    assert "page" in typed("mpifed test --ranks 2 --output tried.md").out
+    page = Path("tried.md").read_text(encoding="utf-8")
+    assert "**All is fine.**" in page and "failed" not in page and "| MPI |" in page
+    assert "a killed rank ends the job of 2 | ok" in page
+    assert list(Path().glob(".mpifed-test-*")) == []
+
+
 # A reader.
 
 
@@ -478,3 +520,84 @@ def test_reader_10_every_method_leads_to_its_paper(typed):
         slugs = re.sub(r"[^\w\n -]", "", text).lower().replace(" ", "-").splitlines()
         assert anchor in ["", *(each.lstrip("-") for each in slugs)]
         assert re.search(r"\b(19|20)\d\d\b", text)
+
+
+# Data as a newcomer has them.
+
+
+@pytest.fixture(scope="module")
+def people(desk) -> pd.DataFrame:
+    """The patients, as pandas reads them."""
+    return pd.read_csv(desk / "patients.csv", sep=";")
+
+
+def test_data_1_a_table_gives_the_digest_of_its_file(people, typed):
+    words = "data.label=ill data.client=hospital data.drop=[id] rounds=5"
+    typed(f"mpifed run data=patients.csv {words} --output runs/file")
+    table = mpifed.frame(people, label="ill", client="hospital", drop=["id"])
+    result = mpifed.run(data=table, rounds=5)
+    assert result.summary["state_digest"] == digest("runs/file")
+    assert result.clients["client_name"].tolist() == HOSPITALS
+    people.to_parquet("patients.parquet")
+    words += " data.standardise=true"
+    typed(f"mpifed run data=patients.parquet {words} --output runs/parquet")
+    assert digest("runs/parquet") == digest("runs/file")
+
+
+def test_data_2_each_client_has_samples_of_its_own(people):
+    of_each = {
+        name: part.drop(columns=["id", "hospital"]) for name, part in people.groupby("hospital")
+    }
+    result = mpifed.run(data=mpifed.frame(of_each, label="ill"), rounds=5)
+    whole = mpifed.frame(people, label="ill", client="hospital", drop=["id"])
+    assert np.allclose(
+        result.metrics["test_accuracy"],
+        mpifed.run(data=whole, rounds=5).metrics["test_accuracy"],
+        atol=0.2,
+    )
+    assert result.clients["client_name"].tolist() == HOSPITALS
+    x, y = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
+    listed = mpifed.run(data=[(x[:40], y[:40]), (x[40:], y[40:])], rounds=1)
+    assert listed.clients["n_train"].tolist() == [24, 30]
+
+
+def test_data_3_a_torch_data_set_is_dealt_by_a_partition():
+    x, y = torch.randn(300, 1, 4, 4), torch.arange(300) % 5
+    dataset = torch.utils.data.TensorDataset(x, y)
+    words = {"data.partition": "pathological", "clients": 5, "rounds": 1}
+    result = mpifed.run(data=dataset, **words)
+    assert result.clients["n_train"].sum() == 180
+    tested = mpifed.run(data={"train": dataset, "test": dataset}, clients=3, rounds=1)
+    assert tested.clients["n_train"].sum() == tested.clients["n_test"].sum() == 300
+
+
+def test_data_4_a_directory_has_a_file_for_each_hospital(people, typed):
+    Path("hospitals").mkdir()
+    for name, part in people.groupby("hospital"):
+        part.drop(columns=["id", "hospital"]).to_csv(f"hospitals/{name}.csv", index=False)
+    typed("mpifed run data=hospitals data.label=ill rounds=2 --output runs/hospitals")
+    assert mpifed.read("runs/hospitals").clients["client_name"].tolist() == HOSPITALS
+
+
+def test_data_5_dates_of_a_file_of_windows_are_told(people, typed):
+    days = pd.date_range("2025-01-01", periods=len(people)).strftime("%d.%m.%Y")
+    people.assign(admitted=days).to_csv("windows.csv", index=False, encoding="cp1252")
+    words = "data=windows.csv data.label=ill data.client=hospital"
+    assert "data.encoding=cp1252" in typed(f"mpifed run {words} --output runs/w", 2).err
+    told = typed(f"mpifed run {words} data.encoding=cp1252 --dry-run").out
+    assert "data.drop=[admitted]" in told
+
+
+def test_data_6_devices_are_there_as_recorded(typed):
+    Path("devices.csv").write_text("client,from,to\n0,1,\n1,1,2\n2,3,6\n")
+    trace = "'participation={name: trace, path: devices.csv}'"
+    typed(f"mpifed run {WORDS} {trace} evaluation.every=1 --output runs/devices")
+    found = [int(row["active_clients"]) for row in rows(Path("runs/devices"))[1:]]
+    assert found == [2] * 6
+    Path("devices.csv").write_text("client,from,to\n0,5,1\n")
+    assert "line 2" in typed(f"mpifed run {WORDS} {trace}", 2).err
+
+
+def test_data_7_a_word_that_arrays_does_not_take(people):
+    with pytest.raises(mpifed.errors.InputError, match=r"is no option.*'clients'"):
+        mpifed.arrays(people[["age"]], people["ill"], client_s=people["hospital"])

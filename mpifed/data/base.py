@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -293,11 +294,17 @@ class Dataset(ABC):
         """Return how many clients the data have, for ``clients=data``."""
         raise InputError(f"clients is 'data', but {cls.__name__} has as many as clients=N says")
 
-    def hold_out_published(self) -> Dataset | None:
+    def hold_out_published(self, file: Path | None = None) -> Dataset | None:
         """Take from the clients the samples that were published for testing, and return them.
 
-        Collective. None, and nothing is taken, where the source has none.
+        Collective. None, and nothing is taken, where the source has none. With a ``file`` in the
+        form of the source these are its samples; ``InputError`` where the source reads none.
         """
+        if file is not None:
+            raise InputError(
+                "it is no federated HDF5 file (.h5, .hdf5), as mpifed data writes it, nor a CSV "
+                "file for data of a CSV file; allowed for most data: holdout"
+            )
         return None
 
     @abstractmethod

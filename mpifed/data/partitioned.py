@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -254,15 +255,21 @@ class PooledDataset(Dataset):
             client_names=pool.client_names,
         )
 
-    def hold_out_published(self) -> Dataset | None:
+    def hold_out_published(self, file: Path | None = None) -> Dataset | None:
         """Deal again, without what was published for testing, and return that in parts."""
+        return self._without_tests() if file is None else super().hold_out_published(file)
+
+    def _without_tests(self, has_more: bool = False) -> Dataset | None:
+        """Deal again; ``has_more`` says that what is read again has further marked samples."""
 
         def dealt_again() -> tuple[Pool, ShardRows, np.ndarray] | None:
             assert self._source is not None
             tested = self._source.is_test
-            if tested is None or not tested.any():
+            if not has_more and (tested is None or not tested.any()):
                 return None
-            return *self._divided(holds_out=True), np.flatnonzero(tested)
+            dealt_rows = self._divided(holds_out=True)
+            assert self._source.is_test is not None
+            return *dealt_rows, np.flatnonzero(self._source.is_test)
 
         again = agreed(self._communicator, dealt_again)
         if again is None:

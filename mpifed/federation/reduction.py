@@ -277,6 +277,8 @@ def _totals(federation: Federation, parts: list[np.ndarray], pieces: int) -> lis
     packed = [part.view(np.uint8) for part in parts]
     ends = np.cumsum([some.shape[1] for some in packed])
     rows = packed[0] if len(packed) == 1 else np.concatenate(packed, axis=1)
+    if pieces == 1 and federation.tree.rank_of.size * ends[-1] <= communicator.room:
+        return _typed(_gathered_total(federation, rows, parts, ends), parts, ends)
     rows = rows.reshape(len(rows) * pieces, ends[-1] // pieces)
     for stage in stages:
         rows = communicator.exchange_rows(rows, stage.send, stage.receive)
@@ -290,6 +292,19 @@ def _totals(federation: Federation, parts: list[np.ndarray], pieces: int) -> lis
     for stage in reversed(stages):
         rows = communicator.exchange_rows(rows, stage.back, stage.total)
     return _typed(rows.reshape(1, ends[-1]), parts, ends)
+
+
+def _gathered_total(
+    federation: Federation, rows: np.ndarray, parts: list[np.ndarray], ends: np.ndarray
+) -> np.ndarray:
+    """The total of all columns, which each rank adds for itself."""
+    tree = federation.tree
+    counts = np.bincount(tree.rank_of, minlength=federation.communicator.size)
+    arrived = federation.communicator.gather_rows(rows, counts.tolist())
+    terms = arrived if tree.order is None else arrived[tree.order]
+    for some in _typed(terms, parts, ends):
+        add_along(tree.levels, some)
+    return terms[:1].copy()
 
 
 def _typed(packed: np.ndarray, parts: list[np.ndarray], ends: np.ndarray) -> list[np.ndarray]:

@@ -92,6 +92,17 @@ class Tree:
         """The tree whose leaves are ``roots``, on groups of ``group`` ranks."""
         return Tree(self.codes[self.roots], self.rank_of // self.group, self.sizes[1:])
 
+    @cached_property
+    def order(self) -> np.ndarray | None:
+        """Where each of ``roots`` is among those of all ranks, rank by rank; None if in order."""
+        order = np.argsort(np.argsort(self.rank_of, kind="stable"))
+        return None if (np.diff(order) == 1).all() else order
+
+    @cached_property
+    def levels(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """In which order what ``roots`` come to is added, see ``merges``."""
+        return merges(self.heights(self.roots[:-1], self.roots[1:]))
+
     def stages(self, rank: int, ranks: int, pieces: int) -> list[Stage]:
         """Return how ``rank`` helps to add what the subtrees of all come to, in so many pieces."""
         key = rank, ranks, pieces

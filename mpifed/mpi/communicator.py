@@ -44,6 +44,7 @@ class Alone(Communicator):
     rank = 0
     size = 1
     mpi4py = None
+    room = 0
 
     def __init__(self) -> None:
         self.bytes_sent = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import pickle
 import time
@@ -19,12 +20,16 @@ from mpifed.mpi.protocol import Communicator
 from mpifed.mpi.reused import Reused
 from mpifed.watchdog import heartbeat
 from mpifed.watchdog.launcher import launched
+from mpifed.watchdog.meeting import ROOM, Meeting
 
 # Arrays of what arrived whose memory is used again.
 FREE_BLOCKS = 4
 
 # Bytes in one MPI message at most.
 PIECE = 1 << 28
+
+# Seconds after which a rank that waits in no operation of MPI calls it nevertheless.
+PROGRESS = 1.0
 
 # Bytes of an object that are sent with its size.
 HEAD = 1 << 10
@@ -59,6 +64,9 @@ class Mpi(Communicator):
         if launch is not None:  # whose other ranks on this node may be busy beside these
             ranks_on_node = max(ranks_on_node, launch.local_size or 0)
         self._sleeps = second_thread or ranks_on_node > comms.cores
+        meets = self._sleeps and not second_thread
+        self._meeting = comms.meeting if meets else None
+        self.room = 0 if self._meeting is None else ROOM
 
     @property
     def mpi4py(self) -> Any:
@@ -70,6 +78,9 @@ class Mpi(Communicator):
         return Mpi(second_thread=True, comm=self._callers_comm)
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
+        if self.room:
+            answers = self._met(self.rank, np.array([mine]), math.inf if mine else patience)
+            return None if answers is None else bool(answers[: self.size].all())
         answer = np.zeros(1, np.int64)
         request = self._aside.Iallreduce(np.array([mine], np.int64), answer, self._mpi.MIN)
         if mine:
@@ -81,6 +92,30 @@ class Mpi(Communicator):
                 return None
             time.sleep(SHORTEST_PAUSE)
         return False
+
+    def _left(self, start: int, values: np.ndarray) -> np.ndarray:
+        """Leave ``values`` from byte ``start`` on in the memory that all ranks share; return its
+        bytes once all have done so, which stay until they do so again.
+        """
+        left = self._met(start, values, math.inf)
+        assert left is not None
+        return left
+
+    def _met(self, start: int, values: np.ndarray, patience: float) -> np.ndarray | None:
+        """``_left``, or None where ``patience`` seconds pass before."""
+        meeting, deadline = self._meeting, time.monotonic() + patience
+        assert meeting is not None
+        with heartbeat.waiting():
+            meeting.turn()
+            area = np.frombuffer(meeting.area, np.uint8)
+            area[start : start + values.nbytes] = values.reshape(-1).view(np.uint8)
+            meeting.arrive()
+            while not meeting.is_over(min(patience, PROGRESS)):
+                if time.monotonic() > deadline:
+                    return None
+                self._comm.Iprobe()  # so that MPI moves on what it has taken of this rank
+        self.bytes_sent += values.nbytes
+        return area
 
     def _wait(self, *requests: Any, nbytes: int = 0) -> None:
         """Wait until all ``requests``, which move so many bytes, are complete."""
@@ -103,15 +138,18 @@ class Mpi(Communicator):
                     pause = min(GROWTH * pause, LONGEST_PAUSE)
 
     def max(self, values: np.ndarray) -> np.ndarray:
-        return self._reduce(values, self._mpi.MAX)
+        return self._reduce(values, np.maximum, self._mpi.MAX)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         if values.dtype != np.int64:
             raise TypeError(f"only int64 sums are exact in any order, not {values.dtype}")
-        return self._reduce(values, self._mpi.SUM)
+        return self._reduce(values, np.add, self._mpi.SUM)
 
-    def _reduce(self, values: np.ndarray, operation: Any) -> np.ndarray:
+    def _reduce(self, values: np.ndarray, function: np.ufunc, operation: Any) -> np.ndarray:
         source = np.ascontiguousarray(values)
+        if (nbytes := source.nbytes * self.size) <= self.room:
+            left = self._left(self.rank * source.nbytes, source)[:nbytes].view(source.dtype)
+            return np.asarray(function.reduce(left.reshape(self.size, *source.shape)))
         result = np.empty_like(source)
         self._wait(self._comm.Iallreduce(source, result, operation))
         self.bytes_sent += source.nbytes
@@ -138,7 +176,10 @@ class Mpi(Communicator):
         is_root, head, tail = self.rank == root, np.empty(HEAD, np.uint8), np.empty(0, np.uint8)
         if is_root:
             head, tail = folded(value)
-        self._wait(self._comm.Ibcast(head, root))
+        if self.room:
+            head = self._left(0, head if is_root else tail)[:HEAD].copy()
+        else:
+            self._wait(self._comm.Ibcast(head, root))
         if not is_root:
             tail = np.empty(left_of(head), np.uint8)
         for piece in pieces(len(tail), 1):
@@ -182,6 +223,11 @@ class Mpi(Communicator):
 
     def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         result = self._reused.empty((sum(counts), rows.shape[1]), rows.dtype)
+        if result.nbytes <= self.room:
+            start = sum(counts[: self.rank]) * rows.shape[1] * rows.itemsize
+            left = self._left(start, np.ascontiguousarray(rows))[: result.nbytes]
+            result[:] = left.view(rows.dtype).reshape(result.shape)
+            return result
         for part in pieces(rows.shape[1], max(1, sum(counts)) * rows.itemsize):
             sent, block = np.ascontiguousarray(rows[:, part]), np.ascontiguousarray(result[:, part])
             wide, byte = sent.shape[1] * sent.itemsize, self._mpi.BYTE
@@ -205,7 +251,10 @@ class Mpi(Communicator):
         return result
 
     def barrier(self) -> None:
-        self._wait(self._comm.Ibarrier())
+        if self.room:
+            self._left(0, np.empty(0, np.uint8))
+        else:
+            self._wait(self._comm.Ibarrier())
 
     def local_rank(self) -> int:
         return int(self._local.Get_rank())
@@ -255,7 +304,7 @@ def world_size() -> int:
 
 class _Comms(NamedTuple):
     """The ranks; duplicates of them, whose messages do not mix; those on this node; its cores;
-    and the node of each rank, numbered by their first ranks.
+    the node of each rank, numbered by their first ranks; and where all meet, if they do.
     """
 
     comm: Any
@@ -264,6 +313,7 @@ class _Comms(NamedTuple):
     local: Any
     cores: int
     nodes: np.ndarray
+    meeting: Meeting | None
 
 
 @functools.cache
@@ -277,7 +327,11 @@ def _duplicates_of(comm: Any) -> _Comms:
     cores = set().union(*local.allgather(os.sched_getaffinity(0)))  # each rank may be bound to one
     firsts = comm.allgather(local.bcast(comm.Get_rank()))
     nodes = np.unique(firsts, return_inverse=True)[1]
-    return _Comms(comm, comm.Dup(), comm.Dup(), local, usable_cores(cores), nodes)
+    meeting = heartbeat.meeting() if comm is MPI.COMM_WORLD else None
+    key = meeting.key if meeting is not None and meeting.ranks == comm.Get_size() else b""
+    if {*comm.allgather(key)} != {key} or not key:
+        meeting = None
+    return _Comms(comm, comm.Dup(), comm.Dup(), local, usable_cores(cores), nodes, meeting)
 
 
 @functools.cache

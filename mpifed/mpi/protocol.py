@@ -14,6 +14,8 @@ class Communicator(Protocol):
     rank: int
     size: int
     bytes_sent: int
+    room: int
+    """Bytes that all ranks may gather in memory that they share, where a core has several."""
 
     @property
     def mpi4py(self) -> Any:

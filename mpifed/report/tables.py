@@ -67,7 +67,8 @@ CONSENSUS = (
     "round and k that with the least distance. Local steps add to the distance in every round, so "
     "that it stays above zero and the measured ratio exceeds the predicted one."
 )
-BETTER = "Bold is better than every other method: p < 0.05 in the paired t-test, not corrected."
+UNCORRECTED = "not corrected for the number of comparisons."
+BETTER = f"Bold is better than every other method: p < 0.05 in the paired t-test, {UNCORRECTED}"
 SURE = 0.05
 CONDENSED = ("Data", "Seeds", "Pairs", "Rounds", "Ranks", "Clients × seeds")
 WORST = 5  # clients in the table of the least accurate ones
@@ -477,7 +478,7 @@ def comparison(groups: Sequence[Group], against: str | None, target: float | Non
         rows.append(row)
     meaning = _meaning(rows, groups[0].spread)
     if meaning:
-        notes.insert(1, f"{meaning} p is two-sided, of the paired t-test, not corrected.")
+        notes.insert(1, f"{meaning} p is two-sided, of the paired t-test, {UNCORRECTED}")
     return Table(header, rows, 2, " ".join(notes)).filled()
 
 

@@ -29,7 +29,7 @@ FINISHED, STOPPED_AT = "finished", "stopped_at"
 COMPLETE = (FINISHED, STOPPED_AT)
 
 # Words in the names of columns whose best value is the largest; others have the least.
-LARGER_IS_BETTER = ("accuracy", "recall", "cosine", "f1", "auc")
+LARGER_IS_BETTER = ("accuracy", "recall", "cosine", "f1", "auc", "score")
 
 
 def larger_is_better(column: str) -> bool:

@@ -281,30 +281,28 @@ def make_dataset(configuration: Configuration, communicator: Communicator) -> Da
         dataset = construct(
             n_clients, configuration.seed, communicator, **configuration.data.options
         )
-    central = configuration.evaluation.central
-    published = dataset.hold_out_published() if central == HOLDOUT else None
+    which, central = configuration.evaluation.central, None
+    if which == HOLDOUT:
+        central = dataset.hold_out_published()
+    elif which is not None:
+        central = _central_file(which, dataset, communicator)
     if ":" in configuration.data.name:
         dataset = Checked(dataset)
     check_number(dataset.description.n_clients, n_clients)
-    if published is not None:
-        dataset = WithCentral(dataset, published)
-    elif central == HOLDOUT:
+    if central is not None:
+        dataset = WithCentral(dataset, central)
+    elif which is not None:
         dataset = with_held_out(dataset, configuration.seed)
-    elif central is not None:
-        dataset = WithCentral(dataset, _central_file(central, dataset, communicator))
     fraction = configuration.evaluation.validation_fraction
     return HeldOut(dataset, fraction, configuration.seed) if fraction else dataset
 
 
-def _central_file(name: str, dataset: Dataset, communicator: Communicator) -> Dataset:
+def _central_file(name: str, dataset: Dataset, communicator: Communicator) -> Dataset | None:
     """Return the samples in a file as a central test set for a data set; collective."""
     path = Path(name).expanduser()
     try:
         if path.suffix not in OWN_DATA["federated"]:
-            raise InputError(
-                f"it is no federated HDF5 file ({', '.join(OWN_DATA['federated'])}), nor "
-                f"'{HOLDOUT}'; mpifed data writes such a file"
-            )
+            return dataset.hold_out_published(path)
         kind: Any = find("data", "federated")
         count = kind.count_clients({"path": str(path)}, 0)
         central = Together(kind(count, 0, communicator, path=str(path)))

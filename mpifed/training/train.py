@@ -208,7 +208,9 @@ def train(
             for line in lines:
                 recorder.log(line)
             if communicator.size > 1:
-                progress.say(f"local seconds, largest over mean: {summary['imbalance']}")
+                progress.say(
+                    f"the busiest rank trained {summary['imbalance']} times as long as the mean"
+                )
             ending: dict[str, Any] = {"stopped_by": engine.reason} if status == STOPPED_AT else {}
             if engine.stopping is not None and engine.stopping.kept is not None:
                 ending["best_round"] = engine.stopping.kept

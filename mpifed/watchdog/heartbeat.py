@@ -12,6 +12,7 @@ from contextvars import ContextVar
 
 from mpifed.errors import StopRequested
 from mpifed.watchdog.launcher import started_at
+from mpifed.watchdog.meeting import Meeting
 
 # Seconds that a rank may take no step, unless the configuration says otherwise.
 STALL_LIMIT = 3600.0
@@ -56,17 +57,30 @@ class _ThisRank:
     watched = False
     began = -1.0
     gate: int | None = None
+    meeting: Meeting | None = None
 
 
-def begin(page: Page, began: float = -1.0, gate: int | None = None) -> None:
-    """Show progress on this page from now on; ``gate`` is for :func:`await_forks`."""
+def begin(
+    page: Page,
+    began: float = -1.0,
+    gate: int | None = None,
+    meeting: Meeting | None = None,
+) -> None:
+    """Show progress on this page from now on; ``gate`` is for :func:`await_forks`, and ``meeting``
+    is what :func:`meeting` returns.
+    """
     _ThisRank.page, _ThisRank.began, _ThisRank.watched = page, began, True
-    _ThisRank.gate = gate
+    _ThisRank.gate, _ThisRank.meeting = gate, meeting
 
 
 def watched() -> bool:
     """Whether this process has a supervisor."""
     return _ThisRank.watched
+
+
+def meeting() -> Meeting | None:
+    """Return where this rank meets those that its supervisor has forked too."""
+    return _ThisRank.meeting
 
 
 def await_forks() -> None:

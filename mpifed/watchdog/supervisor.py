@@ -25,6 +25,7 @@ from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, complain
 from mpifed.watchdog import heartbeat, launcher
 from mpifed.watchdog.heartbeat import Page
 from mpifed.watchdog.hosts import ENDS, LEAVES, Host, Hosts
+from mpifed.watchdog.meeting import Meeting
 from mpifed.watchdog.shared_memory import remove_abandoned, remove_segments, segments_of
 
 # Seconds between two looks at the ranks, and that count as passed at most: a supervisor that was
@@ -170,6 +171,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         listening.setblocking(False)
         self._register(listening, self._admit)
+        self._meeting = Meeting(launch.together)
         self._gate, self._opening = os.pipe()  # at which ranks wait until it is closed
 
     def serve(self, preload: Callable[[], object] | None) -> bool:
@@ -296,7 +298,7 @@ class Supervisor:
         if "numpy.random" in sys.modules:  # else all ranks would draw the same from its global one
             sys.modules["numpy.random"].seed()
         self._open_gate()
-        heartbeat.begin(rank.page, launcher.started_at(rank.launched), self._gate)
+        heartbeat.begin(rank.page, launcher.started_at(rank.launched), self._gate, self._meeting)
 
     def _open_gate(self) -> None:
         """Close this process's end of the pipe: ranks go on once none has it."""

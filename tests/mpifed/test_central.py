@@ -132,6 +132,38 @@ def test_all_samples_of_a_file_are_a_test_set(tmp_path):
     assert last_of(result) == pytest.approx(scores_of(model, x, y))
 
 
+def patients(path, seed, n, sexes=("f", "m")):
+    """A CSV of ages, sexes and hospitals; the ill ones are old."""
+    random = np.random.default_rng(seed)
+    age, sex = random.integers(20, 90, n), random.choice(sexes, n)
+    ill = np.where(age + 20 * (sex == "m") > random.integers(40, 80, n), "yes", "no")
+    rows = zip(age, sex, np.array(["Oslo", "Bergen"])[np.arange(n) % 2], ill, strict=True)
+    lines = ["age,sex,hospital,ill", *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return (age, sex == "f", sex == "m"), ill == "yes"
+
+
+def test_a_csv_file_is_read_as_the_data_and_scaled_by_their_training_samples(tmp_path):
+    patients(tmp_path / "train.csv", 0, 80)
+    (age, *sexes), ill = patients(tmp_path / "test.csv", 1, 31)
+    options = {"data.label": "ill", "data.client": "hospital", "rounds": 4, "dtype": "float64"}
+    data, central = str(tmp_path / "train.csv"), str(tmp_path / "test.csv")
+    plain = mpifed.run(data=data, output=tmp_path / "plain", **options)
+    options |= {"evaluation.central": central, "evaluation.metrics": "auc"}
+    result = mpifed.run(data=data, output=tmp_path / "run", **options)
+    assert np.array_equal(plain.metrics["state_digest"], result.metrics["state_digest"])
+    trained = mpifed.load(plain)
+    raw = load_dataset({"name": "csv", "path": data, "label": "ill", "client": "hospital",
+                        "standardise": False}, clients=2)  # fmt: skip
+    ages = raw.load(np.arange(2), torch.float64).train.x[:, 0]
+    scaled = (torch.from_numpy(age) - ages.mean()) / ages.std(correction=0)
+    x = torch.stack([scaled, *map(torch.from_numpy, sexes)], 1)
+    (model,) = trained.components
+    with torch.no_grad():
+        right = (model(x)[:, 0] > 0).numpy() == ill
+    assert result.metrics["central_test_accuracy"][-1] == pytest.approx(right.mean())
+
+
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
 @pytest.mark.parametrize("kind", ["holdout", "published", "file"])
 def test_any_number_of_ranks_has_the_same_bits(kind, exchange, tmp_path):
@@ -153,6 +185,9 @@ def test_any_number_of_ranks_has_the_same_bits(kind, exchange, tmp_path):
         assert {**other, "seconds": 0} == {**one, "seconds": 0}
 
 
+PATIENTS = ("data=train.csv", "data.label=ill", "data.client=hospital", "model=linear")
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
@@ -161,11 +196,17 @@ def test_any_number_of_ranks_has_the_same_bits(kind, exchange, tmp_path):
         (["evaluation.central=nothing.h5"], "no such file"),
         (["evaluation.central=hold_out"], "holdout"),
         (["evaluation.central=other.h5"], "input_shape"),
+        (["evaluation.central=test.csv"], "federated"),
+        (["evaluation.central=test.csv", *PATIENTS], "texts that the data lack"),
+        (["evaluation.central=lacks.csv", *PATIENTS], "sex"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(words, answer, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     stored(tmp_path / "other.h5", shape=(3,))
-    done = call(["digits-fedem", "clients=4", *words, "--output", "run"], capfd)
+    patients(tmp_path / "train.csv", 0, 80)
+    patients(tmp_path / "test.csv", 1, 31, ("f", "m", "x"))
+    (tmp_path / "lacks.csv").write_text("age,hospital,ill\n7,Oslo,no\n")
+    done = call(["digits-fedem", "clients=2", *words, "--output", "run"], capfd)
     assert done.code == 2 and answer in done.messages[0]
     assert "evaluation.central" in done.messages[0] and not (tmp_path / "run").exists()

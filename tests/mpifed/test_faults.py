@@ -65,6 +65,24 @@ def test_a_rank_that_is_gone_or_stands_still_ends_the_job(fail, words, expected,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fail", "expected"),
+    [
+        ("die:3:3", "killed by SIGKILL"),
+        ("stand_still:0:3", "stopped.* 5 s"),
+        ("leave:4:3", "SystemExit: 0"),
+    ],
+)
+def test_more_ranks_than_cores_do_not_wait_for_one_that_is_gone(fail, expected, tmp_path):
+    began = time.monotonic()
+    ranks = 2 * len(os.sched_getaffinity(0)) + 1
+    words = [*OURS, "--output", tmp_path / "run"]
+    outcome = launch(ranks, *words, seconds=120, FAIL=fail)
+    assert time.monotonic() - began < 90
+    assert re.match(f"mpifed: rank {fail.split(':')[1]} on .*{expected}", the_line(outcome))
+
+
+@pytest.mark.slow
 def test_a_long_computation_is_no_standstill(tmp_path):
     """Rank 0 waits far longer than the limit for a rank that goes on step by step."""
     words = ["stall_limit=4", "algorithm=user_components:TakesItsTime", "rounds=2"]

@@ -29,6 +29,7 @@ from mpifed.federation.tree import APART, Tree, codes_of, merges
 from mpifed.mpi.communicator import Alone, world
 from mpifed.mpi.reused import Reused
 from mpifed.testing import played, run_rounds
+from mpifed.testing.ranks import Played
 from topologies import mixing_matrix
 
 DTYPES = st.sampled_from([torch.float32, torch.float64])
@@ -92,6 +93,7 @@ def test_a_sum_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, few, s
         whole = action(Alone(), alone(work))
         patch.setattr(reduction, "FEW", 1 << 16 if few else -1)
         patch.setattr(reduction, "SHARE", 1 << 9 if few else 0)
+        patch.setattr(Played, "room", data.draw(st.sampled_from([0, 200, 1 << 20])))
         patch.setattr(trees, "GROUP", data.draw(st.sampled_from([2, 3, 16])))
         patch.setattr(reduction, "COLUMNS", data.draw(st.sampled_from([5, 16, 1 << 20])))
         patch.setattr(reduction, "CACHED", data.draw(st.sampled_from([1, 40, 1 << 17])))

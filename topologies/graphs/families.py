@@ -132,7 +132,7 @@ def exponential(n: int) -> nx.Graph:
 def torus(
     n: int | None = None, *, rows: Count | None = None, cols: Count | None = None
 ) -> nx.Graph:
-    """A periodic grid; the squarest one where only n is given.
+    """A periodic grid, with sides as equal as n allows where only n is given.
 
     Node r * cols + c is at (r, c).
 

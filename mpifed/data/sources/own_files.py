@@ -18,6 +18,7 @@ import numpy as np
 
 from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
 from mpifed.dataset import (
+    Dataset,
     PooledDataset,
     archives,
     cells,
@@ -127,9 +128,32 @@ class Csv(PooledDataset, tables.OwnSamples):
         inputs = {"features": features, "drop": drop, "categories": categories, "missing": missing}
         marks = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
         file_options = {**named, **inputs, **marks, "missing_values": missing_values}
-        source = tables.reader(self.read, file_options, task, divisor, standardise)
+        self._file_options: dict[str, Any] = file_options
+        source = tables.reader(self.read, self._file_options, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
+
+    def hold_out_published(self, file: Path | None = None) -> Dataset | None:
+        """Take the marked samples, or those of a ``file`` with the same columns."""
+        path = Path(self._file_options["path"]).expanduser()
+        if file is None:
+            return super().hold_out_published()
+        if self._file_options["test"] or path.is_dir():
+            raise InputError(
+                "a CSV file fits data of one CSV file without data.test; holdout takes the samples "
+                "that are marked"
+            )
+        before = self.description
+        self._file_options["beside"] = file
+        central = self._without_tests(has_more=True)
+        for what in ("task", "n_classes", "class_names", "input_shape"):
+            ours, ours_and_its = getattr(before, what), getattr(self.description, what)
+            if ours != ours_and_its:
+                raise InputError(
+                    f"with it {what} is {ours_and_its}, and {ours} without: it has labels or texts "
+                    "that the data lack"
+                )
+        return central
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
@@ -154,7 +178,17 @@ class Csv(PooledDataset, tables.OwnSamples):
 
 
 def read_csv(path: Path, options: Mapping[str, Any]) -> tables.Columns:
-    """Return the samples in a CSV file; one ``InputError`` with all that is wrong with it."""
+    """Return the samples in a CSV file; one ``InputError`` with all that is wrong with it.
+
+    Those of a file ``beside`` it follow, marked for testing.
+    """
+    if beside := options.get("beside"):
+        paths = [path.absolute(), beside.absolute()]
+        files = [archives.FileOfClient(each, "", each == paths[1]) for each in paths]
+        frames, faults = zip(*(_cells(each, options) for each in paths), strict=True)
+        where = f"data.path is '{path}', which, with '{beside}',"
+        every = [fault for some in faults for fault in some]
+        return cells.columns_of(where, *cells.joined(files, frames, options, every))
     return cells.columns_of(f"data.path is '{path}', which", *_cells(path, options), options)
 
 
