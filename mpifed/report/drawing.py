@@ -266,8 +266,8 @@ def _name_points(axes: Axes, lines: Sequence[Line], size: float) -> None:
         taken.append(room)
         axes.annotate(
             name, position, xytext=(room[0] - x, room[1] + size / 2 - y),
-            textcoords="offset points", color=line.look.colour, va="center", annotation_clip=False, parse_math=False,
-            gid=_id(line, "tag"),
+            textcoords="offset points", color=line.look.colour, va="center",
+            annotation_clip=False, parse_math=False, gid=_id(line, "tag"),
         )  # fmt: skip
 
 
