@@ -20,6 +20,8 @@ set derives from one of three classes.
                                   parts of so many samples
 ``archives``                      files, directories and archives: ``located``, ``contents``, ...
 ``tables``                        a user's own samples, checked: ``Columns``, ``reader``, ...
+``preprocessing``,                what samples go through before models see them, for new ones:
+``Preprocessing``                 means, deviations, texts of columns; what a CSV file's cells are
 ``partitions``, ``kmeans``        rules by which samples are dealt, the types of their options, and
                                   clusters of equal size
 ``decoded``                       a PNG or JPEG picture as bytes
@@ -54,7 +56,7 @@ Clients with a slope of their own:
 
 from __future__ import annotations
 
-from mpifed.data import archives, kmeans, partitions, tables
+from mpifed.data import archives, kmeans, partitions, preprocessing, tables
 from mpifed.data.base import (
     SPLITS,
     Dataset,
@@ -72,6 +74,7 @@ from mpifed.data.base import (
 )
 from mpifed.data.images import decoded
 from mpifed.data.partitioned import Pool, PooledDataset, Source
+from mpifed.data.preprocessing import Preprocessing
 from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import bits_at, key, shuffles, stream
@@ -85,6 +88,7 @@ __all__ = [
     "GeneratedDataset",
     "Pool",
     "PooledDataset",
+    "Preprocessing",
     "ProblemDescription",
     "Shards",
     "Source",
@@ -102,6 +106,7 @@ __all__ = [
     "kmeans",
     "partitions",
     "parts_up_to",
+    "preprocessing",
     "raise_if_stop_requested",
     "shuffles",
     "step",

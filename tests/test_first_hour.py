@@ -234,6 +234,30 @@ def test_student_10_from_a_notebook():
     assert mean == pytest.approx(result.metrics["test_accuracy"][-1])
 
 
+def test_student_11_a_new_patient(patients):
+    trained = mpifed.load(patients)
+    new = pd.DataFrame({"sex": ["F", "M"], "age": [63, 21]})  # in another order, without an id
+    new.to_csv("new.csv", index=False)
+    said, p = trained.predict("new.csv"), trained.predict(new, probabilities=True)
+    assert set(said) <= {"no", "yes"} and p.shape == (2, 2)
+    assert np.array_equal(said, np.array(trained.class_names)[p.argmax(1)])
+    assert np.array_equal(said, trained.predict(new)) and trained.encode(new).shape == (2, 3)
+    assert set(trained.predict("patients.csv", client="Oslo")) == {"no", "yes"}
+    with pytest.raises(ValueError, match="'X' in column 'sex'"):
+        trained.predict({"age": 63, "sex": "X"})
+
+
+def test_student_12_a_csv_is_standardised_whatever_the_model(patients, typed):
+    words = "data=patients.csv data.label=ill data.client=hospital data.drop=[id] rounds=5"
+    typed(f"mpifed run {words} model=linear --output runs/linear")
+    assert digest("runs/linear") == digest(patients)
+    for run in ("runs/linear", patients):
+        assert "numbers are standardised" in (Path(run) / "log.txt").read_text(encoding="utf-8")
+    typed(f"mpifed run {words} data.standardise=false --output runs/raw")
+    assert "not standardised" in Path("runs/raw/log.txt").read_text(encoding="utf-8")
+    assert digest("runs/raw") != digest("runs/linear")
+
+
 # An administrator.
 
 

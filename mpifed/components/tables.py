@@ -104,9 +104,8 @@ OWN_DATA: dict[str, tuple[str, ...]] = {
     "parquet": (".parquet",),
     "arrays": (),
 }
-# The option that takes the file, where it is not ``path``; and options where only data are named.
+# The option that takes the file, where it is not ``path``.
 FILE_OPTIONS = {"parquet": "raw"}
-ALONE = {"csv": {"standardise": True}}
 MODELS = {
     "linear": "mpifed.models.linear:linear",
     "mlp": "mpifed.models.mlp:mlp",

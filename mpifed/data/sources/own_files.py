@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import csv
 import io
 import json
 import os
@@ -20,10 +19,12 @@ import numpy as np
 from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
 from mpifed.dataset import (
     PooledDataset,
+    Preprocessing,
     archives,
     check_memory,
     decoded,
     partitions,
+    preprocessing,
     raise_if_stop_requested,
     tables,
 )
@@ -37,19 +38,8 @@ HELD = 14.0
 # which are more where cells are short.
 CELL, ROW, TEXT = 32.0, 64.0, 64.0
 
-# Columns are told apart by one of these, and a cell without a value holds one of the others.
-DELIMITERS = ",;\t|"
 RAGGED = re.compile(r"line (\d+): expected (\d+) fields, saw (\d+)")  # of pandas
-MISSING = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
-
-# What pandas reads as a number, by what is before the decimals. Python's own int and float also
-# take 1_11, which is 111 to them.
-NUMBERS = {
-    decimal: re.compile(
-        rf"[+-]?((\d+{mark}?\d*|{mark}\d+)(e[+-]?\d+)?|inf(inity)?)", re.ASCII | re.IGNORECASE
-    )
-    for decimal, mark in (("point", r"\."), ("comma", ","))
-}
+MISSING, NUMBERS = preprocessing.MISSING, preprocessing.NUMBERS
 
 # Faults that one message names, texts of a column that become columns, and rows of which different
 # values look like an id.
@@ -108,7 +98,7 @@ class Csv(PooledDataset, tables.OwnSamples):
         choose: partitions.Choose = "random",
         task: tables.OwnTask = "auto",
         divisor: tables.Divisor | None = None,
-        standardise: bool = False,
+        standardise: bool = True,
         path: str,
         label: str | None = "label",
         client: str | None = None,
@@ -150,9 +140,8 @@ def read_csv(path: Path, options: Mapping[str, Any]) -> tables.Columns:
 
     content = _content(path)
     first = io.BytesIO(content).readline().decode("utf-8-sig")
-    delimiter = "\t" if options["delimiter"] == "tab" else options["delimiter"]
-    delimiter = delimiter or max(DELIMITERS, key=lambda mark: len(_names(first, mark)))
-    header = _names(first, delimiter)
+    delimiter = preprocessing.delimiter_of(first, options["delimiter"])
+    header = preprocessing.names_in(first, delimiter)
     if not header or len(set(header)) != len(header):
         empty = " (it is empty)" if not content.strip() else ""
         _refuse(path, [f"its first line must name each column, all differently{empty}"])
@@ -198,8 +187,11 @@ def read_csv(path: Path, options: Mapping[str, Any]) -> tables.Columns:
     x, input_remarks = _inputs(frame[complete][inputs], numbers, texts)
     return tables.Columns(
         *(x, typed.get("label"), typed.get("client"), typed.get("test")),
-        numbers=numbers,
-        has_gaps=bool(np.isnan(x).any()),
+        preprocessing=Preprocessing(
+            tuple(dict.fromkeys(inputs)),
+            {name: tuple(sorted(set(frame[complete][name].dropna()))) for name in texts},
+            *(options["missing"], options["delimiter"], decimal),
+        ),
         remarks=(*input_remarks, *remarks),
     )
 
@@ -384,12 +376,6 @@ def _inputs(
         ones = pandas.get_dummies(frame[[*texts]], dtype=float).to_numpy()
         x = np.concatenate([x, ones], axis=1)
     return np.ascontiguousarray(x), tuple(remarks)
-
-
-def _names(line: str, delimiter: str) -> list[str]:
-    """The names in the first line of a CSV file."""
-    names = next(csv.reader([line], delimiter=delimiter), [])
-    return [name.strip() or f"column {number}" for number, name in enumerate(names, 1)]
 
 
 def _typed(texts: list[str], decimal: str) -> np.ndarray:
