@@ -6,7 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
+
+# Epochs or steps of a round, whose minibatches are numbered by int64.
+MOST = 10**9
 
 Sampling = Literal["shuffled", "uniform"]
 
@@ -77,8 +80,8 @@ class LocalOptions:
     weight_decay: Annotated[float, Ge(0)] = 0.0
     sam_radius: Annotated[float, Ge(0)] = 0.0
     batch_size: Annotated[int, Ge(1)] = 128
-    epochs: Annotated[int, Ge(1)] = 1
-    steps: Annotated[int, Ge(1)] | None = None
+    epochs: Annotated[int, Ge(1), Le(MOST)] = 1
+    steps: Annotated[int, Ge(1), Le(MOST)] | None = None
     sampling: Sampling = "shuffled"
     stepping: Literal["auto", "stacked", "one_by_one"] = "auto"
     buffers: Literal["average", "local"] = "average"

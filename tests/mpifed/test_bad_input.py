@@ -10,6 +10,8 @@ import os
 import re
 import stat
 import subprocess
+import sys
+import types
 from pathlib import Path
 
 import commands
@@ -18,6 +20,7 @@ from commands import TINY, call, checked_refusal, in_child, launch, mounted, row
 
 import mpifed
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import check_launcher
 from mpifed.testing import run_command
 
 
@@ -38,6 +41,9 @@ def refused(outcome, pattern, target: Path) -> None:
         (["nowhere.yaml"], r"'nowhere\.yaml'"),
         (["synthetic-fedm"], "'synthetic-fedm'.*'synthetic-fedem'"),
         (["=3"], "'=3'.*experiment.*key=value"),
+        (["digits-fedem", "algorithm=fedem,fedavg"], r"'\[fedem,fedavg\]'"),
+        (["digits-fedem", "local={lr:0.3}"], r"local\.lr=0\.3"),
+        (["digits-fedem", f"local.epochs={2**63 - 1}"], f"local.epochs is {2**63 - 1}.*1000000000"),
         (["--resume"], "--resume.*--output DIR"),
     ],
 )
@@ -120,6 +126,25 @@ def test_a_launcher_that_does_not_match_the_library(variable, tmp_path, capfd, m
     assert (silent.code, silent.err) == (2, "")
     monkeypatch.setenv(variable, "1")
     assert call([*words, "--dry-run"], capfd).code == 0
+
+
+@pytest.mark.parametrize(
+    "version", ["MPICH Version:      5.0.2\nMPICH Release date: ...", "Open MPI v4.1.4"]
+)
+def test_open_mpis_launcher_and_the_library_of_mpich_are_named(version, monkeypatch):
+    import mpi4py
+
+    library = types.SimpleNamespace(Get_library_version=lambda: version)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", library)
+    for name in ("initialize", "finalize"):
+        monkeypatch.setattr(mpi4py.rc, name, getattr(mpi4py.rc, name))
+    check_launcher()
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    if version.startswith("Open MPI"):
+        check_launcher()
+    else:
+        with pytest.raises(InputError, match=r"Open MPI's mpirun.* MPICH 5\.0\.2,.*MPI4PY_LIBMPI"):
+            check_launcher()
 
 
 def test_a_traceback_is_shown_to_who_asks_for_it(tmp_path, capfd, monkeypatch):
