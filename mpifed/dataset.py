@@ -22,6 +22,7 @@ set derives from one of three classes.
 ``tables``                        a user's own samples, checked: ``Columns``, ``reader``, ...
 ``preprocessing``,                what samples go through before models see them, for new ones:
 ``Preprocessing``                 means, deviations, texts of columns; what a CSV file's cells are
+``tokens``                        texts as tokens: ``Tokeniser``, ``padded``, ...
 ``partitions``, ``kmeans``        rules by which samples are dealt, the types of their options, and
                                   clusters of equal size
 ``decoded``                       a PNG or JPEG picture as bytes
@@ -56,7 +57,7 @@ Clients with a slope of their own:
 
 from __future__ import annotations
 
-from mpifed.data import archives, kmeans, partitions, preprocessing, tables
+from mpifed.data import archives, kmeans, partitions, preprocessing, tables, tokens
 from mpifed.data.base import (
     SPLITS,
     Dataset,
@@ -112,4 +113,5 @@ __all__ = [
     "step",
     "stream",
     "tables",
+    "tokens",
 ]

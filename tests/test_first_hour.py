@@ -258,6 +258,25 @@ def test_student_12_a_csv_is_standardised_whatever_the_model(patients, typed):
     assert digest("runs/raw") != digest("runs/linear")
 
 
+def test_student_13_texts_of_unequal_length_with_labels(typed):
+    lines = ["review,stars,site"]
+    for k in range(120):
+        words = "good fine" if k % 2 else "bad awful dull"
+        lines.append(f'"{words}, {"really " * (k % 7)}",{"up" if k % 2 else "down"},{k % 3}')
+    Path("reviews.csv").write_text("\n".join(lines))
+    words = (
+        "data.path=reviews.csv data.features=review data.label=stars data.client=site local.lr=1"
+    )
+    typed(f"mpifed run data=labelled_texts {words} rounds=8 --output runs/bag")
+    typed(f"mpifed run data=labelled_texts {words} model=gru rounds=8 --output runs/gru")
+    for run in ("runs/bag", "runs/gru"):
+        assert summary_of(Path(run))["test_accuracy"] > 0.9
+        assert mpifed.load(run).predict(["Good fine, really", "bad dull,"]).tolist() == [
+            "up",
+            "down",
+        ]
+
+
 # An administrator.
 
 

@@ -92,6 +92,11 @@ class Description:
         return len(self.n_train)
 
     @property
+    def n_tokens(self) -> int | None:
+        """What tokens of texts are below, of which 0 is padding; None where inputs are others."""
+        return None if self.preprocessing is None else self.preprocessing.n_tokens
+
+    @property
     def n_samples(self) -> np.ndarray:
         """Samples of each client in all splits, int64 (n_clients,)."""
         return self.n_train + self.n_val + self.n_test

@@ -8,8 +8,8 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mpifed.data.archives import opened, reading
+from mpifed.data.tokens import Tokeniser, padded
 from mpifed.errors import InputError, one_line
 
 # Columns are told apart by one of these, and a cell without a value holds one of the others.
@@ -31,6 +32,9 @@ NUMBERS = {
     )
     for decimal, mark in (("point", r"\."), ("comma", ","))
 }
+
+# Bytes of memory for each byte of a table.
+HELD = 14.0
 
 # Fields of a ``Preprocessing`` that are arrays.
 ARRAYS = ("filling", "mean", "deviation")
@@ -49,10 +53,9 @@ class Preprocessing:
         follow the numbers.
     missing : {'refuse', 'drop', 'mean'}
         What became of cells without a value.
-    delimiter : str, optional
-        One character between columns of a CSV file. None is that of most columns in its first line.
-    decimal : {'point', 'comma'}
-        What is before the decimals of numbers in texts.
+    delimiter, decimal : str
+        One character between columns of a CSV file, None for that of most columns in its first
+        line; and what is before the decimals of numbers in texts, point or comma.
     divisor : int
         An array is divided by it.
     filling : ndarray, optional
@@ -60,6 +63,8 @@ class Preprocessing:
     mean, deviation : ndarray, optional
         Numbers have the one subtracted and are divided by the other, float64 (numbers,), or for
         arrays of the shape of a sample. None where they are not standardised.
+    tokeniser : Tokeniser, optional
+        What makes tokens of the texts in the only column, with ``padded``.
     """
 
     columns: tuple[str, ...] = ()
@@ -71,6 +76,12 @@ class Preprocessing:
     filling: np.ndarray | None = None
     mean: np.ndarray | None = None
     deviation: np.ndarray | None = None
+    tokeniser: Tokeniser | None = None
+
+    @property
+    def n_tokens(self) -> int | None:
+        """What tokens are below, padding included; None where inputs are no texts."""
+        return None if self.tokeniser is None else 1 + self.tokeniser.size
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -82,7 +93,8 @@ class Preprocessing:
         """All of it as JSON, from which ``preprocessing_from`` makes it again."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         arrays = {name: values[name].tolist() for name in ARRAYS if values[name] is not None}
-        return json.dumps({**values, **arrays})
+        tokeniser = None if self.tokeniser is None else asdict(self.tokeniser)
+        return json.dumps({**values, **arrays, "tokeniser": tokeniser})
 
     def scaled(self, numbers: np.ndarray) -> np.ndarray:
         """Return numbers (samples, ...) with values for missing ones (NaN), and standardised."""
@@ -99,7 +111,7 @@ class Preprocessing:
         ----------
         samples : path, pandas.DataFrame, mapping or array_like
             A CSV or parquet file, a table, or one sample, with the columns of inputs in any order;
-            or an array of them in their order.
+            or an array of them in their order, as a list of texts.
         input_shape : tuple of int
             The shape of one input.
 
@@ -113,6 +125,9 @@ class Preprocessing:
         InputError
             If a column lacks, or a cell has no value or one that the run cannot use.
         """
+        if self.tokeniser is not None:
+            encoded = [self.tokeniser.encode(text) for text in self._texts(samples)]
+            return padded(encoded, *input_shape).astype(np.float64)
         if self.columns:
             numbers, ones = self._of_columns(samples)
             return np.concatenate([self.scaled(numbers), ones], axis=1)
@@ -129,8 +144,23 @@ class Preprocessing:
             )
         return self.scaled(x.astype(np.float64) / self.divisor)
 
-    def _of_columns(self, samples: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of new samples, NaN where there are none, and columns of 0 and 1."""
+    def _texts(self, samples: Any) -> list[str]:
+        """Return the texts among new samples."""
+        import pandas
+
+        if isinstance(samples, pandas.Series):
+            return texts_in(samples)
+        if isinstance(samples, (list, tuple)) and all(isinstance(each, str) for each in samples):
+            return list(samples)
+        if isinstance(samples, str) and not os.path.exists(os.path.expanduser(samples)):
+            raise InputError(
+                f"samples are '{one_line(samples, 60)}', but there is no such file; texts are "
+                "passed in a list"
+            )
+        return texts_in(self._with_columns(samples)[0][self.columns[0]])
+
+    def _with_columns(self, samples: Any) -> tuple[Any, str, str]:
+        """Return what ``_frame`` does, of which no column of inputs lacks."""
         frame, prefix, row = self._frame(samples)
         lacking = [name for name in self.columns if name not in frame]
         if lacking:
@@ -138,6 +168,11 @@ class Preprocessing:
                 f"{prefix} no column {', '.join(map(repr, lacking))}; the run's inputs are "
                 f"{one_line(', '.join(self.columns), 400)}"
             )
+        return frame, prefix, row
+
+    def _of_columns(self, samples: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers of new samples, NaN where there are none, and columns of 0 and 1."""
+        frame, prefix, row = self._with_columns(samples)
         faults: list[str] = []
         numbers = np.zeros((len(frame), len(self.numbers)))
         for number, name in enumerate(self.numbers):
@@ -170,7 +205,9 @@ class Preprocessing:
         if isinstance(samples, (str, os.PathLike)):
             path = Path(samples).expanduser()
             with reading(path):
-                return self._file(path), f"'{path}' has", "line"
+                as_texts = self.columns if self.tokeniser else self.categories
+                frame = read_table(path, as_texts, self.delimiter, self.decimal)
+            return frame, f"'{path}' has", "line"
         if isinstance(samples, pandas.Series):
             samples = samples.to_dict()
         if isinstance(samples, Mapping):
@@ -191,37 +228,6 @@ class Preprocessing:
         frame.columns = [str(name).strip() for name in frame.columns]
         return frame, "samples have", "row"
 
-    def _file(self, path: Path) -> Any:
-        """Return a CSV or parquet file as a DataFrame, whose index is the line of each row."""
-        import pandas
-
-        if path.suffix.lower() == ".parquet":
-            return pandas.read_parquet(path)
-        with opened(path) as stream:
-            content = stream.read()
-        first = io.BytesIO(content).readline().decode("utf-8-sig")
-        delimiter = delimiter_of(first, self.delimiter)
-        header = names_in(first, delimiter)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            frame = pandas.read_csv(
-                io.BytesIO(content),
-                sep=delimiter,
-                header=0,
-                names=header,
-                index_col=False,
-                encoding="utf-8-sig",
-                dtype=dict.fromkeys([name for name in header if name in self.categories], str),
-                keep_default_na=False,
-                na_values={name: MISSING for name in header if name not in self.categories},
-                decimal={"point": ".", "comma": ","}[self.decimal],
-                skip_blank_lines=False,
-                low_memory=False,
-                float_precision="round_trip",  # which pandas 3 always has
-            )
-        frame.index = np.arange(len(frame)) + 2
-        return frame[~(frame.isna() | (frame == "")).all(axis=1)]
-
 
 def preprocessing_from(text: str) -> Preprocessing:
     """Return the preprocessing of which ``text`` is the JSON."""
@@ -229,7 +235,51 @@ def preprocessing_from(text: str) -> Preprocessing:
     arrays = {n: np.array(values[n], np.float64) for n in ARRAYS if values[n] is not None}
     categories = {name: tuple(texts) for name, texts in values["categories"].items()}
     values |= {"columns": tuple(values["columns"]), "categories": categories}
+    if values.get("tokeniser") is not None:
+        values["tokeniser"] = Tokeniser(**values["tokeniser"])
     return Preprocessing(**{**values, **arrays})
+
+
+def read_table(
+    path: Path, as_texts: Collection[str], delimiter: str | None = None, decimal: str = "point"
+) -> Any:
+    """Return a CSV or parquet file as a DataFrame, whose index is the line of each row.
+
+    Cells of the columns ``as_texts`` are texts; in others, those of ``MISSING`` have no value.
+    """
+    import pandas
+
+    if path.suffix.lower() == ".parquet":
+        return pandas.read_parquet(path)
+    with opened(path, HELD) as stream:
+        content = stream.read()
+    first = io.BytesIO(content).readline().decode("utf-8-sig")
+    delimiter = delimiter_of(first, delimiter)
+    header = names_in(first, delimiter)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        frame = pandas.read_csv(
+            io.BytesIO(content),
+            sep=delimiter,
+            header=0,
+            names=header,
+            index_col=False,
+            encoding="utf-8-sig",
+            dtype=dict.fromkeys([name for name in header if name in as_texts], str),
+            keep_default_na=False,
+            na_values={name: MISSING for name in header if name not in as_texts},
+            decimal={"point": ".", "comma": ","}[decimal],
+            skip_blank_lines=False,
+            low_memory=False,
+            float_precision="round_trip",  # which pandas 3 always has
+        )
+    frame.index = np.arange(len(frame)) + 2
+    return frame[~(frame.isna() | (frame == "")).all(axis=1)]
+
+
+def texts_in(cells: Any) -> list[str]:
+    """Return the texts of a column, empty ones where there are none."""
+    return [cell if isinstance(cell, str) else "" for cell in cells.tolist()]
 
 
 def delimiter_of(line: str, delimiter: str | None) -> str:

@@ -146,9 +146,10 @@ def source_of(
 ) -> Source:
     """Return checked columns as a source."""
     divisor, fit = divisor or columns.divisor, None
-    x = _inputs(columns.x, columns.has_gaps)
+    is_text = columns.preprocessing.tokeniser is not None
+    x = columns.x if is_text else _inputs(columns.x, columns.has_gaps)
     preprocessing = replace(columns.preprocessing, divisor=divisor or 1)
-    scaled = _about_scale(x, columns, divisor, standardise)
+    scaled = () if is_text else _about_scale(x, columns, divisor, standardise)
     if standardise or columns.has_gaps:
         x, divisor = x.astype(np.float64) / (divisor or 1), 1
         fit = partial(fitted, x, preprocessing, standardise)

@@ -295,7 +295,7 @@ def _texts(
         elif cells.nunique() > MOST_TEXTS:
             faults.append(
                 f"column '{name}' has {cells.nunique()} different texts, and at most {MOST_TEXTS} "
-                "become columns (data.drop leaves it out)"
+                "become columns (data.drop leaves it out, data.name=labelled_texts reads texts)"
             )
     return texts, faults
 
