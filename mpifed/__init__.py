@@ -22,7 +22,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "1.0.0rc1"
 
-__all__ = ["__version__", "arrays", "load", "read", "run"]
+__all__ = ["__version__", "arrays", "frame", "load", "read", "run"]
 
 
 @contextmanager
@@ -106,16 +106,18 @@ def read(run: str) -> Any:
 
 
 def arrays(x: Any, y: Any = None, **options: Any) -> dict[str, Any]:
-    """Return arrays or a torch data set as the ``data`` of a run; see ``mpifed.data.from_python``.
+    """Return samples as the ``data`` of a run; see ``mpifed.data.from_python``.
 
     Parameters
     ----------
-    x : array_like or torch.utils.data.Dataset
-        Inputs, numbers (samples, ...); or a torch data set of pairs (x, y).
+    x : array_like, torch.utils.data.Dataset, datasets.Dataset, mapping or list
+        Inputs, numbers (samples, ...); or a data set; or a mapping of names, or a list, of the data
+        sets or pairs of arrays of clients.
     y : array_like, optional
         Targets.
     **options
-        ``clients``, ``is_test``, and the options of the data set ``arrays``.
+        ``clients``, ``is_test``, ``test``, ``features``, ``label``, ``client``, and the options of
+        the data set ``arrays``.
 
     Returns
     -------
@@ -126,3 +128,31 @@ def arrays(x: Any, y: Any = None, **options: Any) -> dict[str, Any]:
         from mpifed.data.from_python import arrays as hold
 
     return hold(x, y, **options)
+
+
+def frame(
+    table: Any, label: str | None = "label", client: str | None = None, **options: Any
+) -> Any:
+    """Return a table of pandas as the ``data`` of a run; see ``mpifed.data.frames``.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame, mapping or list
+        Samples, one a row; or a mapping of names, or a list, of the tables of clients.
+    label : str, optional
+        Name of the column of targets. None is for unlabelled data.
+    client : str, optional
+        Name of the column that says whose each sample is.
+    **options
+        ``test``, ``features``, ``drop``, ``categories``, ``missing``, ``missing_values`` and
+        ``standardise`` as of the data set ``csv``, and the options of the data set ``arrays``.
+
+    Returns
+    -------
+    dict
+        For ``mpifed.run(..., data=...)``.
+    """
+    with _interrupts_held():
+        from mpifed.data.frames import frame as hold
+
+    return hold(table, label, client, **options)

@@ -23,6 +23,7 @@ set derives from one of three classes.
 ``preprocessing``,                what samples go through before models see them, for new ones:
 ``Preprocessing``                 means, deviations, texts of columns; what a CSV file's cells are
 ``tokens``                        texts as tokens: ``Tokeniser``, ``padded``, ...
+``cells``                         what the columns of a table are: ``columns_of``, ...
 ``partitions``, ``kmeans``        rules by which samples are dealt, the types of their options, and
                                   clusters of equal size
 ``decoded``                       a PNG or JPEG picture as bytes
@@ -57,7 +58,7 @@ Clients with a slope of their own:
 
 from __future__ import annotations
 
-from mpifed.data import archives, kmeans, partitions, preprocessing, tables, tokens
+from mpifed.data import archives, cells, kmeans, partitions, preprocessing, tables, tokens
 from mpifed.data.base import (
     SPLITS,
     Dataset,
@@ -100,6 +101,7 @@ __all__ = [
     "alike",
     "archives",
     "bits_at",
+    "cells",
     "check_memory",
     "decoded",
     "empty_split",

@@ -86,6 +86,7 @@ DATASETS = {
     "csv": "mpifed.data.sources.own_files:Csv",
     "parquet": "mpifed.data.sources.own_files:Parquet",
     "labelled_texts": "mpifed.data.sources.labelled_texts:LabelledTexts",
+    "image_folder": "mpifed.data.sources.image_folder:ImageFolder",
     "federated": "mpifed.data.federated_file:FederatedFile",
     "libsvm": "mpifed.data.sources.libsvm:LibSvm",
     "sine": "mpifed.data.sources.flix:Sine",
@@ -103,9 +104,12 @@ OWN_DATA: dict[str, tuple[str, ...]] = {
     "csv": (".csv", ".csv.gz", ".csv.xz", ".csv.bz2"),
     "npz": (".npz",),
     "parquet": (".parquet",),
+    "image_folder": (".png", ".jpg", ".jpeg"),
     "arrays": (),
     "labelled_texts": (),
 }
+# Those of them that read directories of such files.
+IN_DIRECTORIES = ("csv", "npz", "parquet", "image_folder")
 # The option that takes the file, where it is not ``path``.
 FILE_OPTIONS = {"parquet": "raw"}
 # The model where only such data are named.
@@ -210,6 +214,12 @@ SURROGATES = {
     "dictionary": "mpifed.surrogates.dictionary:dictionary",
     "remark_one": "mpifed.surrogates.remark_one:remark_one",
 }
+METRICS = {
+    "balanced_accuracy": "mpifed.models.metrics:balanced_accuracy",
+    "f1": "mpifed.models.metrics:f1",
+    "auc": "mpifed.models.metrics:auc",
+    "confusion": "mpifed.models.metrics:confusion",
+}
 
 TABLES = {
     "algorithm": ALGORITHMS,
@@ -223,6 +233,7 @@ TABLES = {
     "server_optimizer": SERVER_OPTIMIZERS,
     "attack": ATTACKS,
     "surrogate": SURROGATES,
+    "metric": METRICS,
 }
 
 # Base classes from which the components of a kind derive, one of them where there are several, on
@@ -263,4 +274,5 @@ LISTS = {
     "server_optimizer": "server_optimizers",
     "attack": "attacks",
     "surrogate": "surrogates",
+    "metric": "metrics",
 }

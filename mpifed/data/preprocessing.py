@@ -51,11 +51,12 @@ class Preprocessing:
     categories : mapping of str to tuple of str
         The texts of a column, in the order of the columns of 0 and 1 that stand for them, which
         follow the numbers.
-    missing : {'refuse', 'drop', 'mean'}
-        What became of cells without a value.
-    delimiter, decimal : str
+    missing, missing_values : str and tuple of str
+        What became of cells without a value, refuse, drop or mean; and texts that are no value.
+    delimiter, decimal, encoding : str
         One character between columns of a CSV file, None for that of most columns in its first
-        line; and what is before the decimals of numbers in texts, point or comma.
+        line; what is before the decimals of numbers in texts, point or comma; and how letters are
+        held, as Python names it.
     divisor : int
         An array is divided by it.
     filling : ndarray, optional
@@ -70,6 +71,7 @@ class Preprocessing:
     columns: tuple[str, ...] = ()
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     missing: Literal["refuse", "drop", "mean"] = "refuse"
+    missing_values: tuple[str, ...] = MISSING
     delimiter: str | None = None
     decimal: Literal["point", "comma"] = "point"
     divisor: int = 1
@@ -77,6 +79,7 @@ class Preprocessing:
     mean: np.ndarray | None = None
     deviation: np.ndarray | None = None
     tokeniser: Tokeniser | None = None
+    encoding: str = "utf-8"
 
     @property
     def n_tokens(self) -> int | None:
@@ -176,7 +179,7 @@ class Preprocessing:
         faults: list[str] = []
         numbers = np.zeros((len(frame), len(self.numbers)))
         for number, name in enumerate(self.numbers):
-            numbers[:, number], fault = _numbers(frame[name], self.decimal)
+            numbers[:, number], fault = _numbers(frame[name], self.decimal, self.missing_values)
             faults += _first(fault, frame, name, row, "which is no finite number")
             if self.missing != "mean":
                 faults += self._gap(np.isnan(numbers[:, number]) & ~fault, frame, name, row)
@@ -184,7 +187,7 @@ class Preprocessing:
         for name, texts in self.categories.items():
             cells = _texts(frame[name], texts)
             ones.append(cells[:, None] == np.array([*texts], object))
-            gaps = np.isin(cells, MISSING)
+            gaps = np.isin(cells, self.missing_values)
             allowed = f"and the run has {one_line(', '.join(texts), 200)}"
             faults += _first(~(ones[-1].any(axis=1) | gaps), frame, name, row, allowed)
             if self.missing != "mean":
@@ -206,7 +209,8 @@ class Preprocessing:
             path = Path(samples).expanduser()
             with reading(path):
                 as_texts = self.columns if self.tokeniser else self.categories
-                frame = read_table(path, as_texts, self.delimiter, self.decimal)
+                marks = self.delimiter, self.decimal, self.missing_values, self.encoding
+                frame = read_table(path, as_texts, *marks)
             return frame, f"'{path}' has", "line"
         if isinstance(samples, pandas.Series):
             samples = samples.to_dict()
@@ -234,18 +238,24 @@ def preprocessing_from(text: str) -> Preprocessing:
     values = json.loads(text)
     arrays = {n: np.array(values[n], np.float64) for n in ARRAYS if values[n] is not None}
     categories = {name: tuple(texts) for name, texts in values["categories"].items()}
-    values |= {"columns": tuple(values["columns"]), "categories": categories}
+    lists = {name: tuple(values[name]) for name in ("columns", "missing_values")}
+    values |= {**lists, "categories": categories}
     if values.get("tokeniser") is not None:
         values["tokeniser"] = Tokeniser(**values["tokeniser"])
     return Preprocessing(**{**values, **arrays})
 
 
 def read_table(
-    path: Path, as_texts: Collection[str], delimiter: str | None = None, decimal: str = "point"
+    path: Path,
+    as_texts: Collection[str],
+    delimiter: str | None = None,
+    decimal: str = "point",
+    missing_values: Collection[str] = MISSING,
+    encoding: str = "utf-8",
 ) -> Any:
     """Return a CSV or parquet file as a DataFrame, whose index is the line of each row.
 
-    Cells of the columns ``as_texts`` are texts; in others, those of ``MISSING`` have no value.
+    Cells of the columns ``as_texts`` are texts; in others, ``missing_values`` are none.
     """
     import pandas
 
@@ -253,6 +263,7 @@ def read_table(
         return pandas.read_parquet(path)
     with opened(path, HELD) as stream:
         content = stream.read()
+    content = content.decode(encoding).encode()
     first = io.BytesIO(content).readline().decode("utf-8-sig")
     delimiter = delimiter_of(first, delimiter)
     header = names_in(first, delimiter)
@@ -267,7 +278,7 @@ def read_table(
             encoding="utf-8-sig",
             dtype=dict.fromkeys([name for name in header if name in as_texts], str),
             keep_default_na=False,
-            na_values={name: MISSING for name in header if name not in as_texts},
+            na_values={n: [*missing_values] for n in header if n not in as_texts},
             decimal={"point": ".", "comma": ","}[decimal],
             skip_blank_lines=False,
             low_memory=False,
@@ -308,7 +319,9 @@ def _shape_of(sample: tuple[int, ...]) -> str:
     return f"({', '.join(['samples', *map(str, sample)])})"
 
 
-def _numbers(cells: Any, decimal: str) -> tuple[np.ndarray, np.ndarray]:
+def _numbers(
+    cells: Any, decimal: str, missing_values: Collection[str]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers in a column, NaN where there are none, and which cells are something
     else.
     """
@@ -325,7 +338,7 @@ def _numbers(cells: Any, decimal: str) -> tuple[np.ndarray, np.ndarray]:
         elif NUMBERS[decimal].fullmatch(text):
             values[at] = float(text.replace(",", "."))
         else:
-            wrong[at] = text not in MISSING
+            wrong[at] = text not in missing_values
     return values, wrong | np.isinf(values)
 
 

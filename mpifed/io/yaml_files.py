@@ -81,11 +81,11 @@ def parse_value(text: str, key: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{key}: {typed} is not a valid YAML value{_reason(error)}") from None
     for name in value if isinstance(value, dict) else ():
-        option, colon, rest = str(name).partition(":")
+        option, colon, word = str(name).partition(":")
         if colon and value[name] is None:
             raise InputError(
                 f"{key}: {typed} has no space after a colon, as YAML needs one; did you mean "
-                f"{key}.{option}={rest}?"
+                f"{key}.{option}={word}?"
             )
     return value
 

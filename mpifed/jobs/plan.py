@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
-from annotated_types import Ge
 
 from mpifed.components.registry import plain
 from mpifed.config import configuration as config
 from mpifed.config.experiments import YAML_FILES, safe, split_words
+from mpifed.config.job import JobOptions
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import Dumper, as_text, parse_value, read_yaml
 from mpifed.results.results import read_summary
@@ -33,10 +33,6 @@ from topologies.schema import check_options
 
 # The templates of scripts, sites and examples, to which the folder jobs of a checkout leads.
 FILES = Path(__file__).parent / "files"
-
-Count = Annotated[int, Ge(1)]
-# A text which YAML takes for a number if it looks like one: an account, a size of memory.
-Text = int | str
 
 RANGE = re.compile(r"(\d+)-\d+")
 
@@ -52,41 +48,6 @@ MEMORY = re.compile(r"\d+([kmgt]b?)?", re.IGNORECASE)
 # Seconds that the command ``module`` may take.
 MODULES = 60.0
 ONE_WORD = ("partition", "account", "qos", "mem", "mem_per_cpu", "time", "gpus_per_node")
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """The options of a job; None leaves the choice to SLURM or to mpifed."""
-
-    name: Text | None = None
-    ranks: Count | None = None
-    nodes: Count | str | None = None
-    ranks_per_node: Count | None = None
-    cpus_per_task: Count = 1
-    mem: Text | None = None
-    mem_per_cpu: Text | None = None
-    time: Text = "01:00:00"
-    warn_seconds: Count = 60
-    max_restarts: Annotated[int, Ge(0)] = 100
-    partition: Text | None = None
-    account: Text | None = None
-    qos: Text | None = None
-    constraint: Text | None = None
-    exclusive: bool = False
-    gpus_per_node: Text = 0
-    array_limit: Count | None = None
-    launcher: Literal["mpirun", "srun"] = "mpirun"
-    mpi: str = "auto"
-    mpirun: str | None = None
-    launcher_options: list[Text] | None = None
-    python: str | None = None
-    image: str | None = None
-    container: str = "apptainer"
-    container_options: list[Text] | None = None
-    modules: list[Text] | None = None
-    prologue: list[str] | None = None
-    environment: dict[str, Text] | None = None
-    extra_directives: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -311,6 +272,8 @@ def continued(job: Job, tasks: Sequence[int], words: Sequence[str]) -> tuple[Job
             continue
         from mpifed.training import request  # which imports torch, as no wrong name shall
 
+        if done and request.ended_before(directory, configuration):
+            continue
         stored = request.stored_configuration(directory)
         if stored is not None:
             request.check_changes(stored, configuration, directory, request.stored_horizon(stored))
@@ -362,10 +325,10 @@ def _missing_modules(names: Sequence[str]) -> list[str]:
     script = 'for name; do module is-avail "$name" >/dev/null 2>&1 || echo "$name"; done'
     words = ["bash", "-lc", script, "bash", *names]
     try:
-        asked = subprocess.run(words, capture_output=True, text=True, timeout=MODULES, check=False)
+        answer = subprocess.run(words, capture_output=True, text=True, timeout=MODULES, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return asked.stdout.splitlines()
+    return answer.stdout.splitlines()
 
 
 @contextmanager

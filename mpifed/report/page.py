@@ -95,6 +95,7 @@ def page(
         heat_maps=[heat_map for heat_map in map(_heat_map, groups) if heat_map],
         scale=_pixels(np.linspace(0, 1, 32)[None]),
         consensus=tables.consensus(groups),
+        confusions=tables.confusions(groups),
         differing=differing,
         shared=shared,
         times=_times(groups, summaries),

@@ -12,7 +12,7 @@ import html
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html.entities import codepoint2name
 from operator import attrgetter
@@ -37,7 +37,16 @@ from mpifed.report.groups import (
     reached,
 )
 from mpifed.report.names import in_words
-from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, MEASURES, SCORES, larger_is_better
+from mpifed.report.runs import (
+    ACCURACY,
+    DECILE,
+    DISTANCE,
+    MEASURES,
+    SCORES,
+    Measure,
+    larger_is_better,
+    measures_in,
+)
 from mpifed.results.results import read_clients
 
 CAPTION = (
@@ -221,18 +230,34 @@ def _both(name: str, estimated: Estimate) -> dict[str, float]:
     return {name: estimated.mean, f"{name}_deviation": estimated.deviation}
 
 
+def measures(groups: Sequence[Group]) -> dict[str, Measure]:
+    """Return what the columns of runs are that have names: scores first, then ``MEASURES``."""
+    runs = [run for group in groups for run in group.runs]
+    asked = {name: each for run in runs for name, each in measures_in(run.config).items()}
+    return {**SCORES, **asked, **MEASURES}
+
+
 def measured(groups: Sequence[Group]) -> list[str]:
-    """Return the columns of ``MEASURES`` in which any run has numbers."""
+    """Return the columns of ``measures``, beside the first ones, in which any run has numbers."""
     runs = [run for group in groups for run in group.runs]
     return [
-        column for column in MEASURES if any(np.isfinite(run.metrics[column]).any() for run in runs)
+        column
+        for column in measures(groups)
+        if column not in SCORES and any(np.isfinite(run.metrics[column]).any() for run in runs)
     ]
+
+
+def printed(groups: Sequence[Group]) -> list[str]:
+    """Return the scores that runs were configured to have, or the first measure without any."""
+    columns = measured(groups)
+    return [column for column in columns if column not in MEASURES] or columns[:1]
 
 
 def report_markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
     """Return ``table.md``."""
     tables = [by_data(groups)] if shows_accuracies(groups) else []
     tables += [results(groups, measured(groups), digits=2), consensus(groups)]
+    tables += confusions(groups)
     texts = [table.markdown() for table in tables if table.rows]
     return "\n".join(texts + ["".join(f"* {_item(note)}\n" for note in notes)] * bool(notes))
 
@@ -299,8 +324,8 @@ def results(groups: Sequence[Group], columns: Sequence[str], digits: int = 1) ->
         ]
         for k, group in enumerate(groups)
     ]
-    measures = SCORES | MEASURES
-    header = ["Data", "Method", "Seeds", *(measures[column].short for column in columns)]
+    names = measures(groups)
+    header = ["Data", "Method", "Seeds", *(names[column].short for column in columns)]
     header += ["Rounds", "Wall time (s)", f"Sent up ({unit})", f"Sent down ({unit})"]
     timed = [SIMULATED] * ("simulated_seconds" in columns)
     caption = " ".join([SENT, *timed, _meaning(texts, groups[0].spread)]).rstrip()
@@ -356,6 +381,34 @@ def by_client(groups: Sequence[Group]) -> Table:
     caption.append(_meaning(rows, groups[0].spread))
     header = ["Data", "Client", "Training samples", "Test samples", *methods.values()]
     return Table(header, rows, 2, " ".join(caption).rstrip())
+
+
+def confusions(groups: Sequence[Group]) -> list[Table]:
+    """Return the confusion matrix of each method on each data set that has one."""
+    return [table for group in groups for table in _confusion(group)]
+
+
+def _confusion(group: Group) -> Iterator[Table]:
+    """Yield how often a class was predicted as another, of all training clients and seeds."""
+    counts, names = None, tuple[str, ...]()
+    for run in filter(attrgetter("finished"), group.runs):
+        clients = read_clients(run.path / "clients.h5")
+        if "test_confusion" in clients.results:
+            of_run = clients.results["test_confusion"][~clients.results["unseen"]].sum(axis=0)
+            counts, names = of_run if counts is None else counts + of_run, clients.class_names
+    if counts is None or len(counts) > MOST_CLASSES:
+        return
+    titles = [printable(name) for name in names] or [str(k) for k in range(len(counts))]
+    rows = [
+        [title, *(Bold(n) if k == j else str(n) for j, n in enumerate(row))]
+        for k, (title, row) in enumerate(zip(titles, counts, strict=True))
+    ]
+    data, method = group.words
+    caption = (
+        f"Confusion matrix of {method} on {data}: true classes down, predicted ones across; test "
+        f"samples of all clients{' and seeds' * (len(group.runs) > 1)}."
+    )
+    yield Table(["True", *titles], rows, 1, caption)
 
 
 def comparison(groups: Sequence[Group], against: str | None, target: float | None) -> Table:
@@ -454,7 +507,7 @@ def _arrival(rounds: np.ndarray) -> str:
 
 def _last(groups: Sequence[Group], column: str, digits: int = 1) -> list[str]:
     """The last values of a column, bold where the paired test says so."""
-    measure = (SCORES | MEASURES)[column]
+    measure = measures(groups)[column]
     estimates = [group.estimate(column, measure.factor) for group in groups]
     forms = (f".{digits}f",) if measure.percent else (".4g", ".2g")
     texts = [one.text(*forms) for one in estimates]
@@ -467,7 +520,8 @@ def _last(groups: Sequence[Group], column: str, digits: int = 1) -> list[str]:
 def _better(group: Group, groups: Sequence[Group], column: str) -> bool:
     """Return whether a group is better than each other one of its data; in training none is."""
     others = [other for other in groups if other.data == group.data and other is not group]
-    if not others or column == "simulated_seconds" or column.startswith("train_"):
+    undirected = column == "simulated_seconds" or measures(groups)[column].is_own
+    if not others or undirected or column.startswith("train_"):
         return False
     sign = 1 if larger_is_better(column) else -1
     differences = (estimate(sign * last_differences(group, other, column)) for other in others)

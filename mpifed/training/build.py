@@ -41,6 +41,7 @@ from mpifed.models.base import Model
 from mpifed.models.losses import loss_for
 from mpifed.models.modules import ModuleModel, module_model, seeded, with_shapes
 from mpifed.mpi.communicator import Communicator
+from mpifed.training.evaluation import columns_of
 from mpifed.training.footprint import sample_bytes_by_rank, state_bytes
 from mpifed.training.poisoned import Poisoned
 from mpifed.training.setup import Setup
@@ -373,7 +374,7 @@ def make(
         states = state_bytes(federation, model, algorithm, solver, dtype, exchange.shared_is_rows)
         check_states(states, model, name, solver.options.optimizer, communicator)
     check_sums(model, name, options)
-    return Setup(
+    setup = Setup(
         experiment=configuration.experiment,
         method=configuration.algorithm,
         data=configuration.data,
@@ -396,6 +397,9 @@ def make(
         network=configuration.network,
         compute=configuration.compute,
     )
+    if begins:
+        columns_of(setup)  # which refuses scores that do not fit the data
+    return setup
 
 
 def make_federation(

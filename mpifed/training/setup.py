@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from mpifed.models.base import Model
 from mpifed.models.modules import ModuleModel
 from mpifed.state import RunState, shared_tensors
 from mpifed.training.footprint import sample_bytes
+from mpifed.training.scores import Metric, metrics_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,11 @@ class Setup:
     checkpoint: CheckpointOptions
     network: NetworkOptions
     compute: ComputeOptions
+
+    @cached_property
+    def metrics(self) -> list[Metric]:
+        """The scores of ``evaluation.metrics``."""
+        return metrics_of(self.evaluation.metric_names, self.dataset.description)
 
     def hold_out(self, channel: GossipChannel, clients: Clients) -> None:
         """Give ``channel`` the layers and held-out risks by which ``clients``, the participants

@@ -31,7 +31,7 @@ from mpifed.exchange.accounting import EPSILON
 from mpifed.exchange.server import Server
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
-from mpifed.results.results import DIGEST, metrics_in
+from mpifed.results.results import DIGEST, FINISHED, STOPPED_AT, metrics_in
 from mpifed.training import evaluation, exchanging
 from mpifed.training import request as resume
 from mpifed.training.build import describe_model
@@ -43,6 +43,7 @@ from mpifed.training.request import Task
 from mpifed.training.run_directory import REPLACED, Recorder
 from mpifed.training.setup import Setup
 from mpifed.training.simulated_time import COLUMN, taking_part
+from mpifed.training.stopping import Stopping, stopping_of
 from mpifed.training.validation import sum_on_host
 from mpifed.watchdog.heartbeat import stop_requests_from
 from mpifed.watchdog.launcher import launched_rank
@@ -52,6 +53,7 @@ from topologies.memory_limits import in_bytes
 MEASURED = {
     *("ranks", "seconds", "peak_memory_bytes", "imbalance", "mpi_bytes_sent", "versions"),
     *("retimed", "graph"),  # which runs of earlier versions lack
+    *("stopped_by", "best_round"),
 }
 
 
@@ -141,7 +143,7 @@ def train(
     on_round: Callback | str | None = None,
     track: str | None = None,
 ) -> str:
-    """Run to the last round, or stop on request; ``recorder`` is that of rank 0. Collective."""
+    """Run to the last round, or to a stop; ``recorder`` is that of rank 0. Collective."""
     communicator = setup.federation.communicator
     speaks = communicator.rank == 0 and not quiet
     early = partial(stop_requests_from, stop_requested)
@@ -159,7 +161,8 @@ def train(
                 agree(communicator, engine.prepare)
         of_evaluation = partial(evaluation.remarks, setup, engine.state, shards)
         remarks = agree(communicator, of_evaluation)
-        agree(communicator, lambda: _begin(recorder, setup, task, engine.writer.settle))
+        begin = partial(_begin, recorder, setup, task, engine.writer.settle)
+        engine.stopping = agree(communicator, begin)
         progress = None
         if recorder is not None:
             at_the_end.callback(recorder.close)
@@ -192,7 +195,8 @@ def train(
             note(error, f"round {engine.round}")
             raise
         summary = summary_of(setup, engine, status)
-        listeners.close(status)  # whose time is not the run's, and whose warnings are in the log
+        # Their time is not the run's, and their warnings are in the log.
+        listeners.close("stopped" if status == "stopped" else FINISHED)
         every = communicator.gather_object(warned)
         if recorder is not None and progress is not None and every is not None:
             lines = [
@@ -204,10 +208,17 @@ def train(
                 recorder.log(line)
             if communicator.size > 1:
                 progress.say(f"local seconds, largest over mean: {summary['imbalance']}")
-            recorder.finish({**summary, "versions": describe_versions()})
+            ending: dict[str, Any] = {"stopped_by": engine.reason} if status == STOPPED_AT else {}
+            if engine.stopping is not None and engine.stopping.kept is not None:
+                ending["best_round"] = engine.stopping.kept
+            recorder.finish({**summary, **ending, "versions": describe_versions()})
             count = f" ({len(lines)} warning{'s' * (len(lines) > 1)} in log.txt)" if lines else ""
-            goes_on = f"; mpifed run --resume --output {task.output} continues it"
-            progress.say(f"{status}: {task.output}{count}{goes_on if status == 'stopped' else ''}")
+            where, goes_on = status, ""
+            if status == "stopped":
+                goes_on = f"; mpifed run --resume --output {task.output} continues it"
+            elif status == STOPPED_AT:
+                where = f"{status} round {engine.round}, since {engine.reason}"
+            progress.say(f"{where}: {task.output}{count}{goes_on}")
         communicator.barrier()
     return status
 
@@ -260,10 +271,12 @@ def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
         )
 
 
-def _begin(recorder: Recorder | None, setup: Setup, task: Task, settle: Callable[[], None]) -> None:
-    """Begin the run directory on rank 0."""
+def _begin(
+    recorder: Recorder | None, setup: Setup, task: Task, settle: Callable[[], None]
+) -> Stopping | None:
+    """Begin the run directory on rank 0; return what stops the run, of its rows so far."""
     if recorder is None:
-        return
+        return None
     columns, point = columns_of(setup), task.point
     rows = resume.kept_rows(point.meta, setup.rounds, columns) if point else []
     aside = list(REPLACED) if task.restart else []
@@ -272,6 +285,7 @@ def _begin(recorder: Recorder | None, setup: Setup, task: Task, settle: Callable
         every, intact = checkpoint.checkpoints_in(point.path.parent), point.meta.round
         aside = [f"checkpoints/{path.name}" for path in every if checkpoint.round_of(path) > intact]
     recorder.begin(columns, rows, settle, is_new, aside)
+    return stopping_of(setup, columns, rows)
 
 
 def _opening(setup: Setup, task: Task) -> list[str]:

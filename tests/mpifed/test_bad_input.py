@@ -10,8 +10,6 @@ import os
 import re
 import stat
 import subprocess
-import sys
-import types
 from pathlib import Path
 
 import commands
@@ -20,7 +18,6 @@ from commands import TINY, call, checked_refusal, in_child, launch, mounted, row
 
 import mpifed
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import check_launcher
 from mpifed.testing import run_command
 
 
@@ -126,25 +123,6 @@ def test_a_launcher_that_does_not_match_the_library(variable, tmp_path, capfd, m
     assert (silent.code, silent.err) == (2, "")
     monkeypatch.setenv(variable, "1")
     assert call([*words, "--dry-run"], capfd).code == 0
-
-
-@pytest.mark.parametrize(
-    "version", ["MPICH Version:      5.0.2\nMPICH Release date: ...", "Open MPI v4.1.4"]
-)
-def test_open_mpis_launcher_and_the_library_of_mpich_are_named(version, monkeypatch):
-    import mpi4py
-
-    library = types.SimpleNamespace(Get_library_version=lambda: version)
-    monkeypatch.setitem(sys.modules, "mpi4py.MPI", library)
-    for name in ("initialize", "finalize"):
-        monkeypatch.setattr(mpi4py.rc, name, getattr(mpi4py.rc, name))
-    check_launcher()
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    if version.startswith("Open MPI"):
-        check_launcher()
-    else:
-        with pytest.raises(InputError, match=r"Open MPI's mpirun.* MPICH 5\.0\.2,.*MPI4PY_LIBMPI"):
-            check_launcher()
 
 
 def test_a_traceback_is_shown_to_who_asks_for_it(tmp_path, capfd, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated
 
 import networkx as nx
@@ -201,4 +202,11 @@ def fastest(
         name: getattr(result, name)
         for name in ("lower_bound", "certified_gap", "iterations", "status")
     }
+    if result.status == "max_iterations":
+        warnings.warn(
+            f"fmmc stopped after {max_iterations} iterations with a certified gap of "
+            f"{result.certified_gap:.2g}, above the tolerance {tolerance:g}: raise max_iterations, "
+            "or take best_constant or metropolis_hastings, which are quick for any number of nodes",
+            stacklevel=2,
+        )
     return MixingMatrix(len(graph), edge_array(graph), result.weights, info=certificate)

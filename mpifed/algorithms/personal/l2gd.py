@@ -71,7 +71,7 @@ class L2GDState:
 
 
 class L2GD(Algorithm[Channel]):
-    """L2GD: personal models, with steps towards their mean where a coin says so.
+    """L2GD: personal models, with steps towards their mean where a coin decides.
 
     Parameters
     ----------

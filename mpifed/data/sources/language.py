@@ -54,7 +54,7 @@ class Text(PooledDataset):
     tokenizer : str
         ``bytes`` are those of UTF-8, 256 tokens; ``words`` are the most frequent ones in lower
         case, and signs; ``bpe`` learns byte-level pairs (Sennrich et al. 2016, arXiv:1508.07909);
-        both from all texts, but for published test parts; else a file tokenizer.json of the
+        both from all texts, except published test parts; else a file tokenizer.json of the
         package tokenizers, which reads it.
     vocabulary : int
         Tokens that ``words`` and ``bpe`` learn, at most.
