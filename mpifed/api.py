@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -26,11 +26,12 @@ from mpifed.config.configuration import (
 )
 from mpifed.config.experiments import read_experiment
 from mpifed.data.frames import section_of
-from mpifed.errors import InputError, PeerFailure, RunError, StopRequested
+from mpifed.errors import AgreedInputError, InputError, PeerFailure, RunError, StopRequested
 from mpifed.exchange.mixing_options import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, communicator_of, world
-from mpifed.results.results import STOPPED_AT, Result, read
+from mpifed.notebook import Result, read
+from mpifed.results.results import STOPPED_AT
 from mpifed.tracking import check_tracker
 from mpifed.training.blame import code_error
 from mpifed.training.build import make
@@ -58,6 +59,16 @@ from topologies.job_environment import is_rank
 __all__ = ["RecordedRound", "Request", "Result", "Trained", "execute", "load", "read", "run"]
 
 
+@contextmanager
+def _input_errors() -> Iterator[None]:
+    """Let a program see bad input, on which ranks agree, as the error that is documented."""
+    try:
+        yield
+    except AgreedInputError as error:
+        raise InputError(str(error)) from None
+
+
+@_input_errors()
 def run(
     experiment: str | Path | None = None,
     *,

@@ -44,7 +44,7 @@ from mpifed.local.projections import (
     simplex,
 )
 from mpifed.models.loss import LANES
-from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
+from mpifed.optimal_transport.benchmarks import Benchmark, check_targets, gaussian_benchmark
 
 __all__ = [
     "COLUMNS",
@@ -60,6 +60,7 @@ __all__ = [
     "columns_in_unit_ball",
     "each_row",
     "eigenvalues_at_least",
+    "gaussian_benchmark",
     "maker_of",
     "padded",
     "positive_semidefinite",
@@ -90,10 +91,14 @@ class Surrogate(ABC):
         The length of ``facts`` in each block; none by default.
     waits : bool
         Whether it needs the facts before use; a run then keeps them in its state.
+    starts_from_data : bool
+        Whether S_0 is the mean of the statistics of all training data under theta_0, not
+        ``surrogate_of(theta_0)``; false by default.
     """
 
     size: int
     n_parameters: int
+    starts_from_data: bool = False
 
     @abstractmethod
     def init(self, generator: np.random.Generator) -> np.ndarray:

@@ -234,7 +234,42 @@ def test_student_10_from_a_notebook():
     assert mean == pytest.approx(result.metrics["test_accuracy"][-1])
 
 
-def test_student_11_a_new_patient(patients):
+def test_student_11_auc_and_f1_of_hospitals(typed):
+    words = "data=patients.csv data.label=ill data.client=hospital data.drop=[id] rounds=5"
+    words += " evaluation.metrics=[balanced_accuracy,f1,auc,confusion]"
+    typed(f"mpifed run {words} --output runs/ill")
+    last, result = rows(Path("runs/ill"))[-1], mpifed.read("runs/ill")
+    (_, fp), (fn, tp) = result.clients["test_confusion"].sum(axis=0)
+    assert float(last["test_f1"]) == pytest.approx(2 * tp / (2 * tp + fp + fn))
+    trained = mpifed.load("runs/ill")
+    for name, auc in zip(HOSPITALS, result.clients["test_auc"], strict=True):
+        test = trained.samples(name).test
+        scores, ill = trained.client(name)(test.x)[:, 0].detach().numpy(), test.y.numpy() == 1
+        above, below = scores[ill][:, None], scores[~ill][None]
+        assert auc == pytest.approx(((above > below) + (above == below) / 2).mean())
+    typed("mpifed report runs/ill --latex --format none --output ill")
+    assert f"{100 * float(last['test_auc']):.1f}" in Path("ill/table.tex").read_text()
+    assert str(tp) in Path("ill/confusion.tex").read_text()
+    assert "AUC" in Path("ill/report.html").read_text(encoding="utf-8")
+
+
+def test_student_12_a_score_of_ones_own(typed):
+    Path("ours.py").write_text("def right(y_true, y_pred):\n    return (y_true == y_pred).mean()\n")
+    for name in ("ours:right", "ours.py:right"):
+        typed(f"mpifed run {WORDS} evaluation.metrics={name} --output runs/{name[:7]}")
+        last = rows(Path(f"runs/{name[:7]}"))[-1]
+        assert float(last["test_right"]) == pytest.approx(float(last["test_accuracy"]))
+
+
+def test_student_13_one_test_set_as_papers_on_one_model_have(typed):
+    typed(f"mpifed run {WORDS} algorithm=fedavg evaluation.central=holdout --output runs/central")
+    last = rows(Path("runs/central"))[-1]
+    assert 0.3 < float(last["central_test_accuracy"]) <= 1 and float(last["central_test_loss"]) > 0
+    refused = typed(f"mpifed run {WORDS} algorithm=local evaluation.central=holdout", 2)
+    assert "local" in refused.err and "share" in refused.err
+
+
+def test_student_14_a_new_patient(patients):
     trained = mpifed.load(patients)
     new = pd.DataFrame({"sex": ["F", "M"], "age": [63, 21]})  # in another order, without an id
     new.to_csv("new.csv", index=False)
@@ -247,7 +282,7 @@ def test_student_11_a_new_patient(patients):
         trained.predict({"age": 63, "sex": "X"})
 
 
-def test_student_12_a_csv_is_standardised_whatever_the_model(patients, typed):
+def test_student_15_a_csv_is_standardised_whatever_the_model(patients, typed):
     words = "data=patients.csv data.label=ill data.client=hospital data.drop=[id] rounds=5"
     typed(f"mpifed run {words} model=linear --output runs/linear")
     assert digest("runs/linear") == digest(patients)
@@ -258,7 +293,7 @@ def test_student_12_a_csv_is_standardised_whatever_the_model(patients, typed):
     assert digest("runs/raw") != digest("runs/linear")
 
 
-def test_student_13_texts_of_unequal_length_with_labels(typed):
+def test_student_16_texts_of_unequal_length_with_labels(typed):
     lines = ["review,stars,site"]
     for k in range(120):
         words = "good fine" if k % 2 else "bad awful dull"

@@ -54,6 +54,10 @@ class EvaluationOptions:
     metrics : str or list of str, optional
         Further scores of predictions, of each client and of all: names of ``--list metrics``, or
         ``module:function`` of your own.
+    central : str, optional
+        One test set for the shared model: a file, or ``holdout``, the samples that the source was
+        published with for testing, else half of each client's test samples, which no client then
+        has.
     stop_at : str, optional
         The run stops, with a checkpoint and status ``stopped_at``, at the first evaluated round
         where this holds of a column of metrics.csv: ``test_accuracy>=0.8``, or with <=, > or <.
@@ -71,6 +75,7 @@ class EvaluationOptions:
     client_weights: ClientWeights = "scored"
     sample: Annotated[float, Gt(0), Le(1)] = 1.0
     metrics: str | list[str] | None = None
+    central: str | None = None
     stop_at: str | None = None
     patience: Annotated[int, Ge(1), Le(LARGEST)] | None = None
 

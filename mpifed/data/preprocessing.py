@@ -107,6 +107,17 @@ class Preprocessing:
             numbers = (numbers - self.mean) / self.deviation
         return numbers
 
+    def encodes_as(self, other: Preprocessing) -> bool:
+        """Return whether inputs are on the scale of another one, with the same columns."""
+        scales = ((self.mean, other.mean), (self.deviation, other.deviation))
+        alike = all(
+            np.array_equal(ours, theirs)
+            if ours is not None and theirs is not None
+            else ours is theirs
+            for ours, theirs in scales
+        )
+        return alike and self.columns == other.columns and self.categories == other.categories
+
     def encode(self, samples: Any, input_shape: tuple[int, ...]) -> np.ndarray:
         """Return new samples as inputs of the run's model.
 

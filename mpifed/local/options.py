@@ -30,6 +30,9 @@ class LocalOptions:
         Learning rate of the first round.
     lr_schedule : {'constant', 'multi_step', 'sqrt', 'linear', 'cosine'}
         How the learning rate falls over the rounds.
+    lr_warmup : int
+        Rounds over which the learning rate rises to what the schedule says, by equal steps (Goyal
+        et al. 2017, sec. 2.2); local epochs where ``lr_clock`` counts these.
     lr_clock : {'round', 'local_epoch'}
         Whether the schedule counts rounds or local epochs.
     lr_horizon : int, optional
@@ -70,6 +73,7 @@ class LocalOptions:
     optimizer: Literal["sgd", "adam", "adamw", "muon"] = "sgd"
     lr: Annotated[float, Gt(0)] = 0.1
     lr_schedule: Literal["constant", "multi_step", "sqrt", "linear", "cosine"] = "constant"
+    lr_warmup: Annotated[int, Ge(0)] = 0
     lr_clock: Literal["round", "local_epoch"] = "round"
     lr_horizon: Annotated[int, Ge(1)] | None = None
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0

@@ -87,19 +87,16 @@ def client_scores(
         )
     counts = split.counts[rows]
     means = np.divide(sums[:2], counts, out=np.full((2, len(rows)), np.nan), where=counts > 0)
-    return ClientScores(
-        *means, *sums[2:], {name: np.concatenate(parts) for name, parts in groups.items() if parts}
-    )
+    joined = {name: np.concatenate(parts) for name, parts in groups.items() if parts}
+    return ClientScores(*means, *sums[2:], samples=joined)
 
 
 def predicted(
     name: str, loss: Loss, outputs: Tensor, y: Tensor, mixture: Tensor | None, scored: Score
 ) -> Tensor:
-    """Return a number or a row of each of B samples: its target ``y_true``, what is predicted
-    ``y_pred``, probabilities ``y_score``, its ``loss``, or ``hits``.
+    """Return of each of B samples its target ``y_true``, what is predicted, ``y_pred``, or its
+    probabilities ``y_score``.
     """
-    if name in ("loss", "hits"):
-        return scored.loss.double() if name == "loss" else scored.hits.double()
     if name == "y_true":
         return y
     if name == "y_score":

@@ -51,8 +51,7 @@ def in_lanes(rows: Tensor, axis: int) -> Tensor:
     missing = -rows.shape[axis] % LANES
     if not missing:
         return rows
-    zeros = rows.new_zeros(*rows.shape[:axis], missing, *rows.shape[axis + 1 :])
-    return torch.cat([rows, zeros], axis)
+    return torch.constant_pad_nd(rows, [0, 0] * (rows.dim() - 1 - axis) + [0, missing])
 
 
 def aligned(mixture: Tensor, outputs: Tensor) -> Tensor:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +20,7 @@ from mpifed.command import Parser, carried_out, parser_of, program
 from mpifed.config.experiments import safe
 from mpifed.errors import EXIT_FINISHED, InputError, closest
 from mpifed.report import tables
+from mpifed.report.answers import answers
 from mpifed.report.charts import GRAPH, ROUNDS, SECONDS, Chart, charts, look_by_method
 from mpifed.report.drawing import SIZE, Forest, Pictures, figure_of, forest_figure, save
 from mpifed.report.figure import (
@@ -69,10 +72,10 @@ AGAINST_ALL = ("test-accuracy", "bottom-decile", "train-loss")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run ``python -m mpifed.report``."""
-    return carried_out("mpifed.report", lambda: _report(sys.argv[1:] if words is None else words))
+    return carried_out("mpifed.report", lambda: report(sys.argv[1:] if words is None else words))
 
 
-def _report(words: Sequence[str]) -> int:
+def report(words: Sequence[str]) -> int:
     """Write what the options ask for, and print the tables and the names of the files."""
     options = parser().parse_args(words)
     request = request_of(options)
@@ -133,6 +136,7 @@ def _report(words: Sequence[str]) -> int:
         texts = {"report.html": page(short, notes, data_charts, against, repeated)} | texts
         files = _write(texts, figures, pictures, options.output)
     width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
+    print(*(textwrap.fill(sentence, width) for sentence in answers(groups, against, 1)), sep="\n")
     for table in printed:
         Console(width=WIDEST).print(table.terminal(width))
     print(*plain_texts, *(f"* {note}" for note in notes), *files, sep="\n")
@@ -222,8 +226,8 @@ def request_of(options: argparse.Namespace) -> FigureRequest | None:
     """Return what --figure or --grid and their options ask for."""
     column = options.figure or options.grid
     if column is None:
-        if options.x or options.by or options.aside or options.linear:
-            raise InputError("--x, --by, --aside and --linear need --figure or --grid")
+        if options.x or options.by or options.aside or options.linear or options.level:
+            raise InputError("--x, --by, --aside, --linear and --level need --figure or --grid")
         return None
     if options.grid and (options.x is None or len(options.by) != 1):
         raise InputError(
@@ -232,7 +236,10 @@ def request_of(options: argparse.Namespace) -> FigureRequest | None:
     if options.output is None:
         raise InputError("--figure and --grid need --output, the directory in which they draw")
     by, aside = tuple(options.by), tuple(options.aside)
-    return FigureRequest(column, options.x or ROUNDS, by, options.linear, aside)
+    levels = tuple(options.level)
+    if options.grid and levels:
+        raise InputError("--level needs --figure")
+    return FigureRequest(column, options.x or ROUNDS, by, options.linear, aside, levels=levels)
 
 
 def _method(option: str, name: str, groups: Sequence[Group]) -> str:
@@ -253,6 +260,17 @@ def _text(word: str) -> tuple[str, str]:
     if not (equals and name and text.strip() and text.isprintable()):
         raise argparse.ArgumentTypeError(f"is {word!a}; it must be NAME=TEXT, printable")
     return name, text.strip()
+
+
+def _level(word: str) -> tuple[str, float]:
+    name, text = _text(word)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"is {word!a}; it must be NAME=NUMBER")
+    return name, value
 
 
 def _limit(word: str) -> tuple[str, float]:
@@ -323,6 +341,10 @@ def parser() -> Parser:
     command_line.add_argument(
         "--linear", action="store_true", help="no logarithms in --figure or --grid"
     )
+    command_line.add_argument(
+        "--level", type=_level, action="append", default=[], metavar="NAME=NUMBER",
+        help="a level line in --figure; repeatable",
+    )  # fmt: skip
     pictures = command_line.add_argument_group("pictures")
     pictures.add_argument(
         "--format", type=_formats, default="png", metavar="FORMATS", help="of png,svg,pdf; or none"

@@ -36,6 +36,7 @@ GRAPH = {
     "spectral_gap": "spectral gap, a round",
     "degree": "degree: messages to a client in a round, at most",
 }
+PER_CENT = (0.0, 100.0)
 MANY = 3  # different numbers of graphs that make a chart
 WIDE = 10.0  # from this ratio of most to fewest bits on, their axis is logarithmic
 
@@ -67,7 +68,8 @@ class Chart:
     """Lines on a pair of axes, in as many panels as they need.
 
     ``common`` is what all lines have in common, the data set first, and ``bands`` what is around
-    them. ``marks`` has vertical lines with their names by the title of their panel, "" for all of them.
+    them. Bands are cut at ``y_ends``. ``marks`` has vertical lines with their names by the title of
+    their panel, "" for all of them.
     """
 
     column: str
@@ -82,6 +84,7 @@ class Chart:
     marks: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     common: str = ""
     bands: str = ""
+    y_ends: tuple[float, float] = (-math.inf, math.inf)
 
     @property
     def name(self) -> str:
@@ -107,9 +110,9 @@ class Chart:
 
     @property
     def y_limits(self) -> tuple[float, float]:
-        """The ends of the vertical axis: around lines, guides, and bands, of which tall ones are cut.
+        """The ends of the vertical axis: around lines, guides, and bands.
 
-        Bands never take more than half of the axis.
+        Bands are cut where they would take more than half of the axis.
         """
         every = (*self.lines, *self.guides)
         low, high = (float(end) for end in (min(line.y.min() for line in every),
@@ -119,7 +122,8 @@ class Chart:
         if self.y_log:
             return around(least, most, log=True)
         room = (high - low) / 2 or math.inf
-        return around(max(least, low - room), min(most, high + room))
+        ends = max(least, low - room, self.y_ends[0]), min(most, high + room, self.y_ends[1])
+        return around(min(low, ends[0]), max(high, ends[1]))
 
     def panels(self) -> list[list[Line]]:
         """Return the lines of each panel, as evenly as it can be."""
@@ -170,10 +174,11 @@ def charts(
     ``common_title`` is what the names of all methods leave out.
     """
     candidates = []
-    known = measures(groups)
-    for column, measure in {c: known[c] for c in (*SCORES, *measured(groups))}.items():
+    measure_of = measures(groups)
+    for column, measure in {c: measure_of[c] for c in (*SCORES, *measured(groups))}.items():
         name = "bottom-decile" if column == DECILE else column.replace("_", "-")
         chart = Chart(name, ROUNDS, measure.title, "", X_LABELS[ROUNDS], y_log=measure.log)
+        chart = replace(chart, y_ends=PER_CENT) if measure.percent else chart
         curves = [(group, group.curve(column, measure.factor)) for group in groups]
         for x in (ROUNDS, BITS) if name == CLOCK else (ROUNDS, BITS, SECONDS, CLOCK):
             lines = _lines(x, curves, drawn)
@@ -290,7 +295,8 @@ def _of_graphs(groups: Sequence[Group], drawn: Mapping[str, Look], number: str) 
         lines = []
     title = f"Test accuracy (%) against the {re.split('[,:]', GRAPH[number])[0]}"
     bands = f"bars: {BANDS[groups[0].spread]} over seeds"
-    return Chart("graph", number, title, "", GRAPH[number], tuple(lines), bands=bands)
+    return Chart("graph", number, title, "", GRAPH[number], tuple(lines), bands=bands,
+                 y_ends=PER_CENT)  # fmt: skip
 
 
 def named_point(x: Estimate, y: Estimate, name: str, look: Look, method: str = "") -> Line:

@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +53,8 @@ DOTS, DOTS_OF_MANY = 200, 110  # an inch, of one panel and of several
 # In letters, whose height is 1 / 72 inches a point.
 LEFT, BOTTOM, ABOVE = 5.0, 3.9, 0.9  # margins for numbers and labels
 TITLE, ROW, LETTER = 1.25, 1.25, 0.72  # heights of rows; the width of a bold letter
-LONGEST = 34  # letters in a row of a name beside its line
 
+Y_AXIS = "y-axis"  # the group id of the numbers and the grid of the vertical axis
 FEW_POINTS = 12  # up to so many points each gets a marker
 APART = 0.2  # of the axes between two markers of a line with more points
 NARROW = 0.56  # the width of a letter that is not bold
@@ -70,6 +71,8 @@ class Pictures:
     font_size: float = 11.0
     titles: Mapping[str, str] = field(default_factory=dict)
     x_labels: Mapping[str, str] = field(default_factory=dict)
+    longest: int = 34
+    """Letters in a row of a name beside its line."""
 
     def style(self) -> Any:
         """Return the parameters of matplotlib."""
@@ -100,7 +103,7 @@ def figure_of(
     em = pictures.font_size / 72
     # A line whose only point has its name has none in the margin.
     ended = [[line for line in lines if line.points != (line.name,)] for lines in panels]
-    names = [[textwrap.fill(line.name, LONGEST) for line in lines] for lines in ended]
+    names = [[_filled(line.name, pictures.longest) for line in lines] for lines in ended]
     rows = [sum(1 + name.count("\n") for name in each) for each in names]
     width, height = (side * (SMALL if several else 1) for side in pictures.size)
     height = max(height, (BOTTOM + ABOVE + ROW * max(rows)) * em)
@@ -131,6 +134,7 @@ def figure_of(
         )
         axes.set_xlabel(x_label, parse_math=False)
         axes.set_title(lines[0].panel if titled else "", fontsize="medium", parse_math=False)
+        axes.yaxis.set_gid(Y_AXIS)
         _scales(axes, chart, lines[0].panel, "medium" if not titled else "small")
         _draw(axes, chart, lines)
         _name_lines(axes, ended[index], names[index], pictures.font_size)
@@ -197,6 +201,11 @@ def _draw(axes: Axes, chart: Chart, lines: Sequence[Line]) -> None:
                       linestyle=(0, (1, 2)), gid=_id(line, "rest"))  # fmt: skip
 
 
+def _filled(name: str, longest: int) -> str:
+    """Return a name in rows, of which none ends before or behind an equals sign."""
+    return textwrap.fill(name.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"), longest)
+
+
 def _id(line: Line, part: str) -> str:
     return f"{part} of {line.method}"
 
@@ -237,6 +246,12 @@ def _name_points(axes: Axes, lines: Sequence[Line], size: float) -> None:
     ]
     # Rectangles (left, bottom, right, top) that are taken: the points, then their names.
     taken = [(x - 5, y - 5, x + 5, y + 5) for *_, (x, y), _ in named]
+    for line in filter(attrgetter("points"), lines):
+        across = np.zeros_like(line.x) if line.x_band is None else line.x_band
+        for x, y, wide, high in zip(line.x, line.y, across, line.band, strict=True):
+            bars = [(x - wide, y), (x + wide, y), (x, y - high), (x, y + high)]
+            left, right, low, top = axes.transData.transform(bars) / points
+            taken += [(*(left - 1), *(right + 1)), (*(low - 1), *(top + 1))]
     box = axes.bbox.x0 / points, axes.bbox.y0 / points, axes.bbox.x1 / points
     for name, place, (x, y), line in named:
         wide, gap = NARROW * size * len(name), 0.7 * size
@@ -343,7 +358,7 @@ def _inline(
     def group(match: re.Match[str]) -> str:
         part, _, method = html.unescape(match[1]).partition(" of ")
         if method not in numbers:
-            return "<g>"
+            return f'<g class="{part}">' if part == Y_AXIS else "<g>"
         name = f' data-name="{names[method]}"' if part == "line" else ""
         return f'<g class="{part}" data-s="{numbers[method]}"{name}>'
 

@@ -58,6 +58,7 @@ class FigureRequest:
     linear: bool = False
     aside: tuple[str, ...] = ()
     spread: str = "ci"
+    levels: tuple[tuple[str, float], ...] = ()
 
 
 def with_full_keys(runs: Sequence[Run], request: FigureRequest) -> FigureRequest:
@@ -148,8 +149,9 @@ def file_name(request: FigureRequest) -> str:
 def series(runs: Sequence[Run], request: FigureRequest) -> list[Line]:
     """Return the lines that ``request`` asks for, averaged over seeds, in the order of the runs.
 
-    Where no run of a line has the key of x, x is NaN, and the line is level. Where x is a number of
-    graphs, each graph is a point with a name, averaged also over draws of the graph.
+    Where no run of a line has the key of x, x is NaN, and the line is level, as ``levels`` are.
+    Where x is a number of graphs, each graph is a point with a name, averaged also over draws of
+    the graph.
     """
     flat, apart = _settings(runs, request, PROGRESS)
     if request.x in PROGRESS:
@@ -171,7 +173,13 @@ def series(runs: Sequence[Run], request: FigureRequest) -> list[Line]:
             names = np.array(list(by_point))[order].tolist()
             drawn = replace(drawn, x_band=x_band[order], points=tuple(names))
         lines.append(drawn)
-    return lines
+    nowhere, none = np.array([np.nan]), np.zeros(1)
+    levels = [
+        Line(nowhere, np.array([value]), none, name, look(0), name, panel)
+        for panel in dict.fromkeys(line.panel for line in lines)
+        for name, value in request.levels
+    ]
+    return lines + levels
 
 
 def _graph_names(flat: Sequence[Mapping[str, str]]) -> list[str]:

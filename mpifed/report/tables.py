@@ -69,6 +69,9 @@ CONSENSUS = (
 )
 BETTER = "Bold is better than every other method: p < 0.05 in the paired t-test, not corrected."
 SURE = 0.05
+CONDENSED = ("Data", "Seeds", "Pairs", "Rounds", "Ranks", "Clients × seeds")
+WORST = 5  # clients in the table of the least accurate ones
+WIDE = 1e4  # from this ratio of the largest to the least number on, a column has powers of ten
 NONE = "–"
 MOST_CLASSES = 20  # of which names are listed
 FRAME = 3  # what a terminal's table adds to the width of a column
@@ -191,6 +194,22 @@ class Table:
             k for k in range(len(self.header))
             if k < self.texts or not self.rows or any(row[k] != NONE for row in self.rows)
         ]  # fmt: skip
+        return self._of(columns)
+
+    def condensed(self) -> Table:
+        """Return the table with what all rows have in common in its caption, not in columns."""
+        alike = [
+            k
+            for k, name in enumerate(self.header)
+            if name in CONDENSED and len(self.rows) > 1 and len({row[k] for row in self.rows}) == 1
+        ]
+        common = [f"{self.header[k]}: {plain_text(self.rows[0][k])}." for k in alike]
+        texts = self.texts - sum(k < self.texts for k in alike)
+        caption = " ".join(filter(None, [plain_text(self.caption), *common]))
+        condensed = self._of([k for k in range(len(self.header)) if k not in alike])
+        return replace(condensed, texts=texts, caption=caption)
+
+    def _of(self, columns: Sequence[int]) -> Table:
         rows = [[row[k] for k in columns] for row in self.rows]
         return replace(self, header=[self.header[k] for k in columns], rows=rows)
 
@@ -233,8 +252,8 @@ def _both(name: str, estimated: Estimate) -> dict[str, float]:
 def measures(groups: Sequence[Group]) -> dict[str, Measure]:
     """Return what the columns of runs are that have names: scores first, then ``MEASURES``."""
     runs = [run for group in groups for run in group.runs]
-    asked = {name: each for run in runs for name, each in measures_in(run.config).items()}
-    return {**SCORES, **asked, **MEASURES}
+    configured = {name: each for run in runs for name, each in measures_in(run.config).items()}
+    return {**SCORES, **configured, **MEASURES}
 
 
 def measured(groups: Sequence[Group]) -> list[str]:
@@ -334,17 +353,17 @@ def results(groups: Sequence[Group], columns: Sequence[str], digits: int = 1) ->
 
 def consensus(groups: Sequence[Group]) -> Table:
     """Return the distances from consensus with their predicted and measured contractions."""
-    rows = []
+    rows, numbers = [], []
     for group in groups:
         measured_rates = contractions(group)
         if not math.isnan(measured_rates[-1]):
             rates = [run.predicted for run in group.runs if run.predicted]
             p = estimate(np.array([rate["p"] for rate in rates])).mean
             tau = "-".join(map(str, sorted({int(rate["tau"]) for rate in rates}))) or NONE
-            cells = [
-                NONE if math.isnan(value) else f"{value:.4g}" for value in (p, *measured_rates)
-            ]
-            rows.append([*group.words, cells[0], tau, *cells[1:]])
+            rows.append([*group.words, tau])
+            numbers.append([p, *measured_rates])
+    columns = zip(*map(aligned, zip(*numbers, strict=True)), strict=True)
+    rows = [[*row[:2], p, row[2], *cells] for row, (p, *cells) in zip(rows, columns, strict=True)]
     header = ["Data", "Method", "p", "τ", "Predicted per round", "Measured per round", "Distance"]
     return Table(header, rows, 2, CONSENSUS).filled()
 
@@ -381,6 +400,28 @@ def by_client(groups: Sequence[Group]) -> Table:
     caption.append(_meaning(rows, groups[0].spread))
     header = ["Data", "Client", "Training samples", "Test samples", *methods.values()]
     return Table(header, rows, 2, " ".join(caption).rstrip())
+
+
+def worst_clients(groups: Sequence[Group]) -> Table:
+    """Return the least accurate clients of each method, the least accurate first."""
+    rows = []
+    for group in groups:
+        scores: dict[str, list[float]] = {}
+        for run in filter(attrgetter("finished"), group.runs):
+            results = read_clients(run.path / "clients.h5").results
+            # Without a name, a client is another one for each seed.
+            seed = f" of seed {run.seed}" * (len(group.runs) > 1 and "client_name" not in results)
+            names = results.get("client_name", results["client_id"]).astype(str).tolist()
+            for name, accuracy in zip(names, results[ACCURACY].tolist(), strict=True):
+                scores.setdefault(f"{printable(name)}{seed}", []).append(100 * accuracy)
+        means = {name: float(np.mean(each)) for name, each in scores.items()}
+        worst = sorted((n for n in means if math.isfinite(means[n])), key=means.__getitem__)[:WORST]
+        if worst:
+            cells: list[Cell] = [(f"{means[name]:.2f} ", Code(name)) for name in worst]
+            rows.append([*group.words, *cells, *[NONE] * (WORST - len(worst))])
+    header = ["Data", "Method", "Least accurate", "2nd", "3rd", "4th", "5th"]
+    caption = "The least accurate clients: test accuracy in per cent, then the client."
+    return Table(header, rows, 7, caption)
 
 
 def confusions(groups: Sequence[Group]) -> list[Table]:
@@ -429,7 +470,7 @@ def comparison(groups: Sequence[Group], against: str | None, target: float | Non
         row = [*group.words, NONE if other is None else str(len(pairs(group, other)))]
         for column in (ACCURACY, DECILE) if against is not None else ():
             difference = estimate(100 * _apart(group, other, column), group.spread)
-            row += ["0", NONE] if group is other else [difference.text("+.2f"), _p(difference)]
+            row += ["0", NONE] if group is other else [difference.text("+.2f"), p_text(difference)]
         if target is not None:
             seconds = [_plain(value, ".4g") for value in arrivals[k][:, 2:].mean(axis=0)]
             row += [_arrival(arrivals[k][:, 0]), *sent[k], *seconds]
@@ -491,7 +532,8 @@ def _apart(group: Group, other: Group | None, column: str) -> np.ndarray:
     return np.zeros(0) if other is None else last_differences(group, other, column)
 
 
-def _p(estimated: Estimate) -> str:
+def p_text(estimated: Estimate) -> str:
+    """Return a p-value as tables show it."""
     if math.isnan(estimated.p_value):
         return NONE
     return "< 0.001" if estimated.p_value < 1e-3 else f"{estimated.p_value:.3f}"
@@ -509,8 +551,10 @@ def _last(groups: Sequence[Group], column: str, digits: int = 1) -> list[str]:
     """The last values of a column, bold where the paired test says so."""
     measure = measures(groups)[column]
     estimates = [group.estimate(column, measure.factor) for group in groups]
-    forms = (f".{digits}f",) if measure.percent else (".4g", ".2g")
-    texts = [one.text(*forms) for one in estimates]
+    form = f".{digits}f" if measure.percent else common_form(
+        [one.mean for one in estimates], [one.shown for one in estimates]
+    )  # fmt: skip
+    texts = [one.text(form) for one in estimates]
     return [
         Bold(text) if _better(group, groups, column) else text
         for group, text in zip(groups, texts, strict=True)
@@ -545,9 +589,31 @@ def _cost(group: Group) -> list[str]:
 def in_bits(rows: Sequence[Sequence[float]]) -> tuple[str, list[list[str]]]:
     """Return the unit that suits the largest of some numbers of bits, and all of them in it."""
     unit, prefix = bit_prefix(max((value for row in rows for value in row if value > 0), default=0))
-    return f"{prefix}bit", [
-        [NONE if math.isnan(value) else f"{value / unit:.3g}" for value in row] for row in rows
-    ]
+    columns = [aligned([value / unit for value in c], 3) for c in zip(*rows, strict=True)]
+    return f"{prefix}bit", [list(row) for row in zip(*columns, strict=True)]
+
+
+def aligned(values: Sequence[float], digits: int = 4) -> list[str]:
+    """Return the numbers of a column with the same number of decimals."""
+    form = common_form(values, digits=digits)
+    return [NONE if math.isnan(value) else format(value, form) for value in values]
+
+
+def common_form(values: Sequence[float], spreads: Sequence[float] = (), digits: int = 4) -> str:
+    """Return the form that gives numbers as many decimals, the largest ``digits`` digits in all.
+
+    Spreads have at least two digits. Numbers that are too far apart have powers of ten.
+    """
+    sizes = [abs(value) for value in values if math.isfinite(value) and value]
+    if not sizes:
+        return ".4g"
+    if max(sizes) >= 1e6 or max(sizes) > WIDE * min(sizes):
+        return f".{digits - 1}e"
+    if not spreads and all(value == round(value) for value in sizes):
+        return ".0f"
+    decimals = digits - 1 - math.floor(math.log10(max(sizes)))
+    least = [1 - math.floor(math.log10(s)) for s in spreads if math.isfinite(s) and s > 0]
+    return f".{min(max(1, decimals, min(least, default=0)), 8)}f"
 
 
 def bit_prefix(value: float) -> tuple[float, str]:

@@ -252,7 +252,7 @@ def _trial(s1: Tensor, s2: Tensor, multipliers: Tensor) -> Trial:
 
 
 Codes = Literal["lasso", "ridge", "nonnegative"]
-Start = Literal["normal", "unit"]
+Start = Literal["normal", "unit", "statistics"]
 
 
 @dataclass(frozen=True)
@@ -278,10 +278,15 @@ class DictionarySurrogate(Surrogate):
         """The length of theta, p K."""
         return self.dimension * self.n_atoms
 
+    @property
+    def starts_from_data(self) -> bool:  # type: ignore[override]
+        """Whether ``start`` is ``statistics``."""
+        return self.start == "statistics"
+
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """Return standard normal atoms, scaled to norm 1 where ``start`` or the unit ball asks."""
+        """Return standard normal atoms, but for ``start: normal`` with a ridge scaled to norm 1."""
         theta = generator.standard_normal((self.dimension, self.n_atoms))
-        if self.ridge is None or self.start == "unit":
+        if self.ridge is None or self.start != "normal":
             theta /= np.linalg.norm(theta, axis=0)
         return theta.ravel()
 
@@ -411,9 +416,10 @@ def dictionary(
         Factor of ||z - theta h||^2: 1 / 2 as in equation 28, or 1 as in equations 14 to 17.
     tolerance : float
         Accuracy of the codes.
-    start : {'normal', 'unit'}
+    start : {'normal', 'unit', 'statistics'}
         theta_0: atoms from N(0, I), or these scaled to norm 1, which ``atoms: unit_ball`` always
-        has. S_0 is (I, (1 + 2 eta) theta_0), of which T is theta_0.
+        has. S_0 is (I, (1 + 2 eta) theta_0), of which T is theta_0; for ``statistics``, it is the
+        mean of the statistics of all training data under atoms of norm 1.
     """
     return DictionarySurrogate(
         math.prod(data.input_shape),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from mpifed.local.scoring import client_scores
 from mpifed.method import checks
 from mpifed.method.predictor import Predictor
 from mpifed.models.base import Model
+from mpifed.training.central import central_columns, central_scores, shared_predictor
 from mpifed.training.poisoned import Poisoned
 from mpifed.training.scores import (
     FIELD,
@@ -410,6 +411,7 @@ def columns_of(setup: Setup) -> list[str]:
         *validation,
         *task_columns(setup.model, "nll" in setup.algorithm.columns, validates),
         *metric_columns(setup),
+        *central_columns(setup),
         *(name for name in setup.algorithm.columns if name != "nll"),
     ]
     for name in columns:
@@ -450,6 +452,7 @@ class Evaluation:
     chosen: dict[str, float | None]
     learnt: dict[str, np.ndarray]
     perplexity: bool = False  # whether losses are logarithms of perplexities
+    central: dict[str, float | None] = field(default_factory=dict)
 
     def row(self, client_weights: ClientWeights = "scored") -> dict[str, Any]:
         """Return the values of a row of metrics.csv by column; on rank 0."""
@@ -461,6 +464,7 @@ class Evaluation:
             **(perplexities(losses) if self.perplexity else {}),
             "consensus_distance": self.distance,
             **self.chosen,
+            **self.central,
             **self.measured,
         }
 
@@ -479,7 +483,34 @@ def evaluate(
         exchange.measure(state.memory),
         _learnt(setup, trained),
         setup.model.loss.perplexity,
+        of_central(setup, state, training, draws),
     )
+
+
+def of_central(
+    setup: Setup, state: states.RunState, training: Clients, draws: Draws
+) -> dict[str, float | None]:
+    """Return the scores on the central test set by column, on rank 0. Collective."""
+    return central_scores(
+        setup, state.algorithm, training, deployed_by(setup, state, training, draws)
+    )
+
+
+def deployed_by(
+    setup: Setup, state: states.RunState, training: Clients, draws: Draws
+) -> Callable[[np.ndarray], Predictor]:
+    """Return the function that deploys for the training clients at some positions."""
+
+    def deploy(positions: np.ndarray) -> Predictor:
+        """Return what the training clients at some positions predict with."""
+        rows = training.rows[positions]
+        of_rows = of_trained(setup, state, rows)
+        clients = replace(training, rows=rows)
+        predictor = setup.algorithm.deploy(of_rows, clients, draws)
+        counts = len(rows), setup.model.n_parameters
+        return checks.checked_predictor(setup.algorithm, "deploy", predictor, *counts)
+
+    return deploy
 
 
 def training_of(setup: Setup, shards: HostedShards) -> Clients:
@@ -493,7 +524,23 @@ def remarks(setup: Setup, state: states.RunState, shards: HostedShards) -> list[
     algorithm = setup.algorithm
     training = training_of(setup, shards)
     of_algorithm = algorithm.remarks(state.algorithm, training, setup.exchange)
-    return [*_unread(setup), *_of_sample(setup), *_of_attacks(setup), *of_algorithm]
+    lines = [*_unread(setup), *_of_sample(setup), *_of_attacks(setup), *of_algorithm]
+    return [*lines, *_of_central(setup, state, training)]
+
+
+def _of_central(setup: Setup, state: states.RunState, training: Clients) -> list[str]:
+    """Return a line about the central test set; ``InputError`` where no model is shared."""
+    if setup.central is None:
+        return []
+    deploy = deployed_by(setup, state, training, Draws(setup.seed, 0))
+    models, _ = shared_predictor(setup, state.algorithm, training, deploy)
+    n = int(setup.central.description.n_test.sum())
+    what = "the shared model"
+    if len(models) > 1:
+        what = f"{len(models)} models, mixed with the mean of the clients' weights,"
+    elif setup.exchange.shared_is_rows:
+        what = "the average of the clients' models"
+    return [f"evaluation.central: {n:,} test samples that no client has score {what}"]
 
 
 def _of_attacks(setup: Setup) -> list[str]:

@@ -90,11 +90,11 @@ def _metric(text: str, description: Description) -> Metric:
         each.name for each in parameters
         if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
     )  # fmt: skip
-    known = READS["classification"]
-    if not reads or not {*reads} <= {*known}:
+    names = READS["classification"]
+    if not reads or not {*reads} <= {*names}:
         raise InputError(
             f"{FIELD} has {excerpt(text)}, whose parameters are {', '.join(reads) or 'none'}; a "
-            f"score reads some of: {', '.join(known)}"
+            f"score reads some of: {', '.join(names)}"
         )
     if not {*reads} <= {*READS.get(description.task, ())}:
         tasks = [task for task, readable in READS.items() if {*reads} <= {*readable}]
@@ -172,7 +172,7 @@ def in_client_order(
     n, size = int(counts.sum()), communicator.size
     most, at_once = int(communicator.max(np.array([float(n)]))[0]), max(1, PIECE // size)
     of_ranks = communicator.gather_object((ids, counts))
-    to = None if of_ranks is None else _places(of_ranks)
+    to = None if of_ranks is None else _positions(of_ranks)
     every: dict[str, np.ndarray] = {}
     for name in names:
         filled = [part.values[name] for part in parts if name in part.values]
@@ -185,7 +185,7 @@ def in_client_order(
                 if rows is None:
                     continue
                 if name not in every:
-                    total = sum(len(places) for places in to)
+                    total = sum(map(len, to))
                     every[name] = np.empty((total, *rows.shape[1:]), rows.dtype)
                 every[name][to[rank][first : first + len(rows)]] = rows
     return None if to is None else every
@@ -201,16 +201,16 @@ def _rows(arrays: Sequence[np.ndarray], first: int, last: int) -> np.ndarray | N
     return np.concatenate(parts) if parts else None
 
 
-def _places(of_ranks: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+def _positions(of_ranks: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
     """Return where each rank's samples are in the order of clients."""
     ids, counts = (np.concatenate(each) for each in zip(*of_ranks, strict=True))
     order = np.argsort(ids, kind="stable")
     starts = np.empty(len(ids), np.int64)
     starts[order] = np.cumsum(counts[order]) - counts[order]
     before = np.cumsum(counts) - counts  # of a client's samples, rank by rank
-    places = np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
+    positions = np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
     ends = np.cumsum([int(of_rank.sum()) for _, of_rank in of_ranks])
-    return np.split(places, ends[:-1])
+    return np.split(positions, ends[:-1])
 
 
 def _scored(

@@ -29,6 +29,7 @@ from mpifed.errors import (
 )
 from mpifed.exchange.accounting import EPSILON
 from mpifed.exchange.server import Server
+from mpifed.federation.participation import is_drawn
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.results.results import DIGEST, FINISHED, STOPPED_AT, metrics_in
@@ -394,15 +395,22 @@ def _of_cores(setup: Setup) -> list[str]:
 
 
 def _of_schedule(setup: Setup) -> list[str]:
-    """Return a line where the learning rate becomes 0 before the last round."""
+    """Return a line where the learning rate becomes 0 before the last round, or begins lower than
+    ``local.lr`` by the steps of ``multi_step``.
+    """
     options, horizon, rounds = setup.solver.options, setup.solver.horizon, setup.rounds
     by_round = options.lr_clock == "round"
     is_over = rounds > horizon
     if not by_round:
         is_over = options.steps is not None or rounds * options.epochs > horizon
+    unit = "rounds" if by_round else "local epochs"
+    if options.lr_schedule == "multi_step" and horizon < 4:
+        return [
+            f"local.lr_schedule is multi_step over {horizon} {unit}, of which 3 floor(R/4) is 0: "
+            f"the learning rate begins at local.lr / {100 if horizon == 1 else 10}"
+        ]
     if options.lr_schedule != "cosine" or not is_over:
         return []
-    unit = "rounds" if by_round else "local epochs"
     return [
         f"local.lr_schedule is cosine over {horizon} {unit}: the learning rate is 0 after them; "
         "reschedule=true spreads it over all rounds on a resume"
@@ -414,7 +422,7 @@ def _of_weights(setup: Setup) -> list[str]:
     federation, exchange = setup.federation, setup.exchange
     if not isinstance(exchange, Server) or not setup.algorithm.communicates:
         return []
-    if federation.inclusion == 1:
+    if federation.inclusion == 1 or not is_drawn(federation.participation):
         return []
     n_train = federation.n_train[federation.training]
     plain = exchange.average_over == "participants" and not federation.is_unbiased

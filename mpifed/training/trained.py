@@ -37,6 +37,7 @@ from mpifed.results.configurations import read_stored
 from mpifed.results.results import larger_is_better, read
 from mpifed.state import RunState
 from mpifed.training.build import make, make_dataset
+from mpifed.training.central import shared_models
 from mpifed.training.prediction import outputs_of, predictions_of, probabilities_of
 from mpifed.training.setup import Setup
 from topologies.errors import excerpt
@@ -371,13 +372,7 @@ class Trained:
     @cached_property
     def _shared(self) -> Tensor | None:
         """The models that all clients share, (M, P), or None."""
-        setup, state = self._setup, self._state.algorithm
-        axes = 3 if setup.exchange.shared_is_rows else 2
-        for models in states.shared_tensors(state):
-            if models.dim() == axes and models.shape[-1] == setup.model.n_parameters:
-                return setup.exchange.mean(models)
-        of_all = self._deployed([]).parameters
-        return of_all if of_all is not None and of_all.dim() == 2 else None
+        return shared_models(self._setup, self._state.algorithm, lambda: self._deployed([]))
 
     def _deployed(self, numbers: list[int], unseen: bool = False) -> Predictor:
         """Return what these clients predict with, all of them unseen or none."""

@@ -37,6 +37,25 @@ def test_a_dictionary_begins_with_atoms_of_its_start(start, unit):
     assert run.s[9:].view(-1, 3).numpy() == pytest.approx(1.4 * expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["fedmm", "fedmm_theta"])
+def test_a_dictionary_begins_with_the_statistics_of_all_samples(kind):
+    parts, penalty = shards(q=4), 0.1
+    surrogate = {"name": "dictionary", "n_atoms": 3, "codes": "ridge", "start": "statistics"}
+    run = Run(kind, data_of(parts), surrogate)
+    atoms = Draws(0, 0).stream("surrogate").standard_normal((5, 3))
+    atoms /= np.linalg.norm(atoms, axis=0)
+    first, second = np.zeros((3, 3)), np.zeros((5, 3))
+    for z in parts:
+        h = z @ atoms @ np.linalg.inv(atoms.T @ atoms + penalty * np.eye(3))
+        first += h.T @ h / len(z) / 3
+        second += z.T @ h / len(z) / 3
+    learnt = second @ np.linalg.inv(first + 0.4 * np.eye(3))
+    assert run.theta.view(5, 3).numpy() == pytest.approx(learnt, abs=1e-12)
+    if kind == "fedmm":
+        assert run.s[:9].view(3, 3).numpy() == pytest.approx(first, abs=1e-12)
+        assert run.s[9:].view(5, 3).numpy() == pytest.approx(second, abs=1e-12)
+
+
 @pytest.mark.parametrize("name", ["heterogeneous", "homogeneous", "ratings"])
 def test_shipped_experiments_begin_with_atoms_of_norm_1(name):
     configuration = resolve(read_experiment(f"fedmm-{name}"))

@@ -217,3 +217,17 @@ def test_a_mixture_is_exported_to_onnx(tmp_path, algorithm):
     onnx.checker.check_model(path)
     (outputs,) = ReferenceEvaluator(str(path)).run(None, {"x": x.numpy()})
     assert np.allclose(outputs, network(x).detach().numpy(), atol=1e-5)
+
+
+def test_a_central_test_set_on_another_scale_is_refused(tmp_path):
+    PATIENTS.to_csv(tmp_path / "own.csv", index=False)
+    path = tmp_path / "central.h5"
+    words = ["--path=" + str(tmp_path / "own.csv"), "--label=risk", "--client=whose", "--drop=[id]"]
+    words += ["--clients=2", f"--output={path}"]
+    options = {"data.label": "risk", "data.client": "whose", "data.drop": ["id"], "rounds": 1}
+    options |= {"data": str(tmp_path / "own.csv"), "evaluation.central": str(path)}
+    assert run_command(["data", "csv", *words, "--standardise=false"]) == 0
+    with pytest.raises(InputError, match=r"evaluation\.central.*data\.standardise=false"):
+        mpifed.run(**options, output=tmp_path / "refused")
+    run = mpifed.run(**options, **{"data.standardise": False}, output=tmp_path / "run")
+    assert np.isfinite(run.metrics["central_test_loss"]).all()

@@ -66,7 +66,9 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
     words = ["fedem", "--table", "3", "--data", "paper", *TINY, "clients=10"]
     words += ["--output", str(tmp_path), "--processes", "1"]
     assert main(words) == 0
-    assert "10 of 10, about 0:00 left" in capfd.readouterr().out
+    printed = capfd.readouterr().out
+    assert re.match(r"10 of 10 runs are missing, about \d+:\d\d\n1 of 10, ", printed)
+    assert "10 of 10, about 0:00 left" in printed
     text = (tmp_path / "table-3.md").read_text()
     assert text.count("± ") == 5 and "| 73 |" in text and "entropy" in text
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.csv")}

@@ -186,7 +186,7 @@ def fastest(
     self_loops: bool = True,
     max_iterations: Annotated[int, Ge(1)] = 5000,
 ) -> MixingMatrix:
-    """Fastest mixing Markov chain: the smallest SLEM of all non-negative weights, certified.
+    """Fastest mixing Markov chain (Boyd et al. 2004): the smallest SLEM of all weights, certified.
 
     Parameters
     ----------

@@ -47,6 +47,9 @@ class FedAdam(FedAvg):
         As of ``server_optimizer=adam``, see ``--list adam``.
     client_weights : {'samples', 'uniform'}
         Weights of the mean update: n_t / n, as in FedAvg, or 1 / |S|, as in the paper.
+    theta_objective : {'w2gn', 'printed'}
+        What the conjugate minimises on transport: the cycle term alone, or all of the printed
+        objective, which then has no lower bound.
     lambda_cycle : float
         Weight of the cycle terms ||grad f_omega(grad f_theta(y)) - y||^2 on transport.
     cycle : {'fwd', 'both'}
@@ -85,6 +88,7 @@ class FedAdam(FedAvg):
         tau: Rate = 1e-3,
         bias_correction: bool = False,
         client_weights: Literal["samples", "uniform"] = "samples",
+        theta_objective: Literal["w2gn", "printed"] = "w2gn",
         lambda_cycle: Annotated[float, Ge(0)] = 1.0,
         cycle: Literal["fwd", "both"] = "fwd",
         pretraining: Annotated[int, Ge(0)] = 5000,
@@ -94,7 +98,8 @@ class FedAdam(FedAvg):
             lr=server_lr, beta1=beta1, beta2=beta2, tau=tau, bias_correction=bias_correction
         )
         self.by_samples = client_weights == "samples"
-        self.lambda_cycle, self.cycle, self.pretraining = lambda_cycle, cycle, pretraining
+        self.theta_objective, self.lambda_cycle = theta_objective, lambda_cycle
+        self.cycle, self.pretraining = cycle, pretraining
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -306,7 +306,7 @@ class FedMM(Algorithm[Channel]):
         if self.by_samples and exchange.shared_is_rows:
             self.check_steps(clients)
         theta = torch.from_numpy(surrogate.init(draws.stream("surrogate")))
-        begun = exchange.spread(self.first(surrogate, theta))
+        begun = exchange.spread(self.first(surrogate, theta, clients))
         size = self.message_size()
         zeros = torch.zeros(len(clients), size, dtype=torch.float64)
         return FedMMState(begun, begun.clone(), zeros, zeros.new_zeros(size), stored_facts)
@@ -338,9 +338,16 @@ class FedMM(Algorithm[Channel]):
                 f"smaller {self.step_option} or client_weights uniform"
             )
 
-    def first(self, surrogate: Surrogate, theta: Tensor) -> Tensor:
-        """Return what is iterated, from theta_0: an S with T(S) = theta_0."""
-        return surrogate.surrogate_of(theta)
+    def first(self, surrogate: Surrogate, theta: Tensor, clients: Clients) -> Tensor:
+        """Return what is iterated, from theta_0: an S with T(S) = theta_0, or the mean statistics
+        of all training data under theta_0; collective.
+        """
+        if not surrogate.starts_from_data:
+            return surrogate.surrogate_of(theta)
+        means = torch.zeros(len(clients), surrogate.size, dtype=torch.float64)
+        if len(clients):
+            means = self.statistics(surrogate, theta, shards_of(clients))
+        return clients.total(means, self.weights(clients))
 
     def message_size(self) -> int:
         """Return the numbers q in a message."""
@@ -514,9 +521,12 @@ class FedMMTheta(FedMM):
 
     columns = (*FedMM.columns, "surrogate_update_estimate")
 
-    def first(self, surrogate: Surrogate, theta: Tensor) -> Tensor:
-        """theta_0 itself is iterated."""
-        return theta
+    def first(self, surrogate: Surrogate, theta: Tensor, clients: Clients) -> Tensor:
+        """theta_0 itself is iterated, or T of the mean statistics under it; collective."""
+        if not surrogate.starts_from_data:
+            return theta
+        with at_the_server("first T(S)"):
+            return surrogate.minimiser(super().first(surrogate, theta, clients))
 
     def message_size(self) -> int:
         """Messages are parameters."""

@@ -25,12 +25,14 @@ from mpifed.algorithms.fedmm.transport import (
     Cycle,
     FlatAdam,
     FlatAdamState,
+    JointObjective,
     ThetaObjective,
     TransportObjective,
     conjugate_steps,
     cosine,
     identity_potential,
     l2_uvp,
+    linear_maps,
     source_gradient,
     source_gradients,
     target_gradient,
@@ -209,6 +211,9 @@ class FedMMOT(Algorithm[ServerChannel]):
         )
         return [theta, adam_state.step, adam_state.first, adam_state.second]
 
+    def remarks(self, state: FedMMOTState, clients: Clients, exchange: Exchange) -> list[str]:
+        return map_lines(self.benchmark)
+
     def deploy(self, state: FedMMOTState, clients: Clients, draws: Draws) -> Predictor:
         """Nothing is predicted: the gradient of f_omega maps samples."""
         return Predictor(None)
@@ -254,6 +259,7 @@ class FedAdamOT(Algorithm[ServerChannel]):
         *,
         server_lr: float = 0.1,
         client_weights: str = "samples",
+        theta_objective: JointObjective = "w2gn",
         lambda_cycle: float = 1.0,
         cycle: Cycle = "fwd",
         pretraining: int = 5000,
@@ -262,7 +268,7 @@ class FedAdamOT(Algorithm[ServerChannel]):
         self.model, self.local, self.pretraining = model, local, pretraining
         self.adam = Adam(lr=server_lr, **moments)
         check_targets(local.options.batch_size, model.dimension)
-        self.objective = TransportObjective(model, "w2gn", lambda_cycle, cycle)
+        self.objective = TransportObjective(model, theta_objective, lambda_cycle, cycle)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -303,6 +309,9 @@ class FedAdamOT(Algorithm[ServerChannel]):
             for x in batches_of(clients, draws, "samples 0", size)
         ]
         return -torch.stack(rows)[:, None]
+
+    def remarks(self, state: FedAdamOTState, clients: Clients, exchange: Exchange) -> list[str]:
+        return map_lines(self.objective.model.problem)
 
     def deploy(self, state: FedAdamOTState, clients: Clients, draws: Draws) -> Predictor:
         """Nothing is predicted: the gradient of f_omega maps samples."""
@@ -345,6 +354,13 @@ def batches_of(clients: Clients, draws: Draws, purpose: str, size: int) -> list[
     """
     x = clients.shards.train.x
     return [x[torch.from_numpy(rows)] for rows in batches(clients, draws, purpose, size)]
+
+
+def map_lines(benchmark: Benchmark) -> list[str]:
+    """Return a line for the log on the affine maps, from the same samples in all runs."""
+    x = benchmark.sample_source(Draws(0, 0).stream("score"), SCORED, torch.float64)
+    scores = (f"{name} {score:.1f}" for name, score in linear_maps(benchmark, x).items())
+    return [f"l2_uvp of affine maps: {', '.join(scores)}"]
 
 
 def map_scores(

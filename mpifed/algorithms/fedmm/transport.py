@@ -14,6 +14,8 @@ without R_Q it has no lower bound. So ``theta_objective`` is one of
 * ``w2gn``: lambda_cycle R_Q alone, X' held constant in l_i (Korotin et al. 2021, "Wasserstein-2
   generative networks").
 
+The joint gradient of FedAdam has ``w2gn``, or ``printed``: W as it is printed.
+
 ``cycle`` = both adds R_P = E_P ||grad f_theta(grad f_omega(X)) - X||^2 to R_Q wherever samples of P
 are available, so not at the server. Expectations are means over the batch; ||.||^2 is a sum over
 coordinates. Every function takes flat parameters (n_parameters,), source samples x (A, dimension)
@@ -38,7 +40,7 @@ from torch import Tensor
 from mpifed.message import adam_step
 from mpifed.model import DenseICNN, PotentialValues
 from mpifed.state import server
-from mpifed.surrogate import Benchmark
+from mpifed.surrogate import Benchmark, gaussian_benchmark
 
 # Points are drawn from N(0, 3^2 I).
 SPREAD = 3.0
@@ -86,6 +88,7 @@ class FlatAdam:
 
 
 ThetaObjective = Literal["mmv2", "w2gn"]
+JointObjective = Literal["w2gn", "printed"]
 Cycle = Literal["fwd", "both"]
 
 
@@ -94,7 +97,7 @@ class TransportObjective:
     """The networks' shape and the terms of W; see the module."""
 
     model: DenseICNN
-    theta_objective: ThetaObjective = "mmv2"
+    theta_objective: ThetaObjective | JointObjective = "mmv2"
     lambda_cycle: float = 1.0
     cycle: Cycle = "fwd"
 
@@ -139,7 +142,7 @@ def theta_gradient(
 def joint_gradient(
     objective: TransportObjective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients in omega and theta of W_i with X' held constant in l_i."""
+    """Return the gradients in omega and theta of W_i, for ``w2gn`` with X' constant in l_i."""
     source = source_gradients(objective, omega, theta, x)
     target = target_gradients(objective, omega, theta, y)
     return source[0] + target[0], source[1] + target[1]
@@ -195,10 +198,20 @@ def _target(
     """Return the gradient in omega of the terms in Q, and a function for that in theta."""
     y = back.x
     point = objective.model.at(omega, back.push())
-    if not objective.lambda_cycle:
-        return point.value_gradient(-1 / len(y)), lambda: torch.zeros_like(omega)
-    cycle = point.along((2 * objective.lambda_cycle / len(y)) * (point.push() - y))
-    return cycle.gradient(-1 / len(y)), lambda: back.along(cycle.curvature()).gradient()
+    printed = objective.theta_objective == "printed"
+    cycle = None
+    if objective.lambda_cycle:
+        cycle = point.along((2 * objective.lambda_cycle / len(y)) * (point.push() - y))
+
+    def of_theta() -> Tensor:
+        direction = torch.zeros_like(y) if cycle is None else cycle.curvature()
+        if printed:
+            direction = direction - (point.push() - y) / len(y)
+        return back.along(direction).gradient()
+
+    if cycle is None:
+        return point.value_gradient(-1 / len(y)), of_theta
+    return cycle.gradient(-1 / len(y)), of_theta
 
 
 def identity_potential(
@@ -232,6 +245,24 @@ def l2_uvp(mapped: Tensor, benchmark: Benchmark, x: Tensor) -> float:
     """Return the unexplained variance in per cent: 100 E ||m(X) - m*(X)||^2 / Var(Q)."""
     error = (mapped.double() - benchmark.true_map(x.double())).square().sum(1).mean()
     return 100 * float(error) / benchmark.target_variance
+
+
+def linear_maps(benchmark: Benchmark, x: Tensor) -> dict[str, float]:
+    """Return the L2-UVP of two affine maps: that which is optimal between Gaussians with the means
+    and covariances of P and Q, and the one nearest to the optimal map on samples x of P.
+    """
+    x, centres, roots = x.double(), benchmark.source.centres, benchmark.source.roots
+    covariance = (roots @ roots.mT).mean(0) + centres.T.cov(correction=0).view(x.shape[1], -1)
+    gaussians = gaussian_benchmark(
+        centres.mean(0).numpy(),
+        covariance.numpy(),
+        benchmark.target_mean,
+        benchmark.target_covariance,
+    )
+    extended = torch.cat([x, torch.ones_like(x[:, :1])], 1)
+    coefficients = torch.linalg.lstsq(extended, benchmark.true_map(x).double()).solution
+    maps = {"Gaussian": gaussians.true_map(x), "best affine": extended @ coefficients}
+    return {name: l2_uvp(mapped, benchmark, x) for name, mapped in maps.items()}
 
 
 def cosine(mapped: Tensor, benchmark: Benchmark, x: Tensor) -> float:

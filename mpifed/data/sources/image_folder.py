@@ -25,7 +25,7 @@ Mode = Literal["auto", "grey", "colour"]
 
 
 @dataclass(frozen=True)
-class Place:
+class Picture:
     """Where a picture is: its file, its class, and its client and split where folders say so."""
 
     name: str
@@ -82,15 +82,17 @@ class ImageFolder(PooledDataset, tables.OwnSamples):
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
         """Return the pictures in the folder."""
         root = located(options["path"])
-        columns = read_pictures(root, places(root), options["size"], options["mode"])
+        columns = read_pictures(root, pictures_in(root), options["size"], options["mode"])
         return f"data.path is '{root}', where", root.name, columns
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """Fill in partition and split, by the folders."""
-        first, *_ = files = places(located(options["path"]))
+        """Fill in partition and split, by the folders, where they are here."""
+        if not Path(options["path"]).expanduser().exists():
+            return tables.with_partition(options, n_training)
+        first, *_ = files = pictures_in(located(options["path"]))
         partition = "iid" if first.client is None else "natural"
-        split = "published" if any(map(is_test, files)) else "60_20_20"
+        split = "published" if any(file.split == TEST for file in files) else "60_20_20"
         automatic = {"partition": partition, "split": split}
         return {**options, **{name: options[name] or automatic[name] for name in automatic}}
 
@@ -108,7 +110,7 @@ def located(path: str) -> Path:
     raise InputError(f"data.path is '{root}', but there is no such directory or archive")
 
 
-def places(root: Path) -> list[Place]:
+def pictures_in(root: Path) -> list[Picture]:
     """Return where all pictures are, in the order of their names."""
     names = [name for name in archives.names(root) if is_picture(name)]
     folders = [name.split("/")[:-1] for name in names]
@@ -127,7 +129,7 @@ def places(root: Path) -> list[Place]:
             "CLASS/1.png, or all as CLIENT/CLASS/1.png, perhaps in train and test"
         )
     return [
-        Place(name, each[-1], each[0] if len(each) == 2 else None, split)
+        Picture(name, each[-1], each[0] if len(each) == 2 else None, split)
         for name, each, split in zip(names, folders, splits, strict=True)
     ]
 
@@ -137,13 +139,8 @@ def is_picture(name: str) -> bool:
     return name.lower().endswith(ENDINGS) and not name.split("/")[-1].startswith(".")
 
 
-def is_test(place: Place) -> bool:
-    """Return whether a picture is for tests."""
-    return place.split == TEST
-
-
 def read_pictures(
-    root: Path, files: Sequence[Place], size: int | None, mode: Mode
+    root: Path, files: Sequence[Picture], size: int | None, mode: Mode
 ) -> tables.Columns:
     """Return pictures as samples, bytes (samples, rows, columns) or (samples, 3, rows, columns)."""
     of_mode = {"auto": None, "grey": "L", "colour": "RGB"}[mode]
@@ -173,7 +170,7 @@ def read_pictures(
     labels = numbers_or_texts(classes)
     if labels.dtype.kind == "i" and labels.max() >= 2 * len(set(classes)):  # as years
         labels = np.array(classes, object)
-    marks = np.array([is_test(file) for file in files])
+    marks = np.array([file.split == TEST for file in files])
     clients = [file.client for file in files if file.client is not None]
     return tables.Columns(
         np.stack([pictures[file.name] for file in files]),

@@ -444,7 +444,9 @@ class Parquet(PooledDataset, tables.OwnSamples):
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """Fill in inputs, partition and split, by what the files hold."""
+        """Fill in inputs, partition and split, by what the files hold, where they are here."""
+        if not Path(options["raw"]).expanduser().exists():
+            return tables.with_partition(options, n_training)
         files = parquet_paths(Path(options["raw"]).expanduser(), "parquet")
         if options["features"] is None:
             options = {**options, "features": column_of_arrays(files[0], options)}

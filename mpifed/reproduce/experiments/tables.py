@@ -10,9 +10,11 @@ import io
 import multiprocessing
 import os
 import shlex
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from mpifed.config.configuration import apply_overrides, resolve, to_mapping
@@ -21,6 +23,7 @@ from mpifed.errors import EXIT_BAD_INPUT, InputError, RunError
 from mpifed.io.yaml_files import as_text
 from mpifed.reproduce.experiments import page, studies
 from mpifed.reproduce.experiments.studies import Figure, PaperTable, Planned, Runs
+from mpifed.results.results import read_summary
 from mpifed.sweep.plan import check_same_run
 
 
@@ -123,6 +126,8 @@ def run_missing(runs: Sequence[Planned], processes: int) -> dict[str, str]:
         return failed
     from mpifed.training.callbacks import duration  # brings torch
 
+    seconds = foreseen(runs, processes)
+    print(f"{len(waiting)} of {len(runs)} runs are missing, about {duration(seconds)}", flush=True)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         if processes > 1:
@@ -144,6 +149,41 @@ def run_missing(runs: Sequence[Planned], processes: int) -> dict[str, str]:
             done = f"{number} of {len(waiting)}, about {left} left"
             print(f"{done}  {run.directory}  {reason or 'finished'}", flush=True)
     return failed
+
+
+def foreseen(runs: Sequence[Planned], processes: int) -> float:
+    """Return about how many seconds the missing runs take, by the runs of their rows that are
+    finished, or else by two rounds of one.
+    """
+    rows: dict[Path, list[Planned]] = {}
+    for run in runs:
+        rows.setdefault(run.directory.parent, []).append(run)
+    total, number = 0.0, 0
+    for of_row in rows.values():
+        waiting = [run for run in of_row if not run.finished]
+        ended = [run.directory for run in of_row if run.finished]
+        if waiting:
+            each = _seconds(ended[0])["total"] if ended else _by_two_rounds(waiting[0])
+            total += len(waiting) * each
+            number += len(waiting)
+    return total / max(1, min(processes, number))
+
+
+def _by_two_rounds(run: Planned) -> float:
+    rounds = resolve(apply_overrides(read_experiment(run.experiment), run.overrides)).rounds
+    with tempfile.TemporaryDirectory() as folder:
+        short = replace(
+            run, overrides={**run.overrides, "rounds": 2}, directory=Path(folder, "run")
+        )
+        # Why it fails is told where the run itself fails.
+        taken = {} if _run(short) else _seconds(short.directory)
+    per_round = (taken.get("local", 0.0) + taken.get("exchange", 0.0)) / 2
+    return taken.get("total", 0.0) + (rounds - 2) * per_round
+
+
+def _seconds(directory: Path) -> dict[str, float]:
+    seconds: dict[str, float] = read_summary(directory / "summary.json")["seconds"]
+    return seconds
 
 
 def _one_thread() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.algorithms.fedmm.transport import cosine, l2_uvp
+from mpifed.algorithms.fedmm.transport import cosine, l2_uvp, linear_maps
 from mpifed.errors import InputError
 from mpifed.models.icnn import dense_icnn
 from mpifed.optimal_transport.benchmarks import (
@@ -64,6 +64,15 @@ def test_two_gaussians_have_the_closed_form():
     assert np.isclose(l2_uvp(x, printed, x) * 6, l2_uvp(x, bench, x) * 4)
     assert np.isclose(cosine(bench.true_map(x), bench, x), 1) and cosine(x, bench, x) == 0
     assert np.isclose(cosine(2 * x - bench.true_map(x), bench, x), -1)
+
+
+def test_affine_maps_are_scored_beside_the_optimal_one():
+    x = plane_gaussians().sample_source(np.random.default_rng(0), 4096, torch.float64)
+    assert max(linear_maps(plane_gaussians(), x).values()) < 1e-20
+    curved = random_icnn_benchmark(2, 0)
+    x = curved.sample_source(np.random.default_rng(0), 4096, torch.float64)
+    scores = linear_maps(curved, x)
+    assert 0 < scores["best affine"] <= scores["Gaussian"] < 100
 
 
 @pytest.mark.parametrize("dimension", [1, 5])

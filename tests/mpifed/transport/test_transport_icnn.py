@@ -153,9 +153,9 @@ def square(error):
 
 
 def detached_loss(objective, omega, theta, x, y):
-    """W_i; the mapped samples are constants in l_i."""
+    """W_i; the mapped samples are constants in l_i, but for W as printed."""
     mapped = push(theta, y)
-    held = mapped.detach()
+    held = mapped if objective.theta_objective == "printed" else mapped.detach()
     loss = value(omega, x).mean() + ((held * y).sum(1) - value(omega, held)).mean()
     loss = loss + objective.lambda_cycle * square(push(omega, mapped) - y)
     if objective.cycle == "both":
@@ -168,7 +168,10 @@ def gradients(loss, *parameters):
     return [torch.zeros_like(p) if g is None else g for g, p in zip(found, parameters, strict=True)]
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+PRINTED = [TransportObjective(MODEL, "printed", weight) for weight in (0.0, 0.7)]
+
+
+@pytest.mark.parametrize("objective", [*OBJECTIVES, *PRINTED])
 def test_gradients_are_those_of_automatic_differentiation(problem, objective):
     omega, theta, x, y = problem
     w, t = omega.clone().requires_grad_(), theta.clone().requires_grad_()
