@@ -231,3 +231,20 @@ def test_a_central_test_set_on_another_scale_is_refused(tmp_path):
         mpifed.run(**options, output=tmp_path / "refused")
     run = mpifed.run(**options, **{"data.standardise": False}, output=tmp_path / "run")
     assert np.isfinite(run.metrics["central_test_loss"]).all()
+
+
+@pytest.mark.parametrize("source", ["frame", "parquet"])
+def test_tables_of_a_program_and_parquet_files_are_as_csv_files(source, tmp_path, trained):
+    PATIENTS.to_parquet(tmp_path / "own.parquet")
+    words = {"label": "risk", "client": "whose", "drop": ["id"], "categories": ["code"]}
+    options = {f"data.{name}": value for name, value in words.items()}
+    if source == "frame":
+        run = mpifed.run(data=mpifed.frame(PATIENTS, **words), rounds=3, output=tmp_path / "run")
+    else:
+        options["data"] = str(tmp_path / "own.parquet")
+        run = mpifed.run(**options, rounds=3, output=tmp_path / "run")
+    again = mpifed.load(run)
+    assert "are standardised" in (run.directory / "log.txt").read_text()
+    assert np.array_equal(again.encode(PATIENTS), trained.encode(PATIENTS))
+    assert np.array_equal(again.encode(PATIENTS.iloc[7]), trained.encode(PATIENTS)[7:8])
+    assert np.array_equal(again.predict(PATIENTS), trained.predict(PATIENTS))
