@@ -453,9 +453,9 @@ class Engine:
                 self._record(evaluated, recorder)
         if progress is not None:
             progress.scores(self.round, self.scores)
-        asked, decision = self.report(self.scores), Decision(None, False)
+        by_function, decision = self.report(self.scores), Decision(None, False)
         if self.stopping is not None:
-            decision = self.stopping.decide(self.scores, asked)
+            decision = self.stopping.decide(self.scores, by_function)
         self.reason, stores = self.setup.federation.communicator.broadcast_object(decision)
         return stores or self.reason is not None
 
@@ -531,5 +531,5 @@ class Engine:
                 setup.exchange.shared_is_rows,
                 setup.exchange.arrays(),
                 setup.checkpoint.keep,
-                self.stopping.kept if self.stopping is not None else None,
+                self.stopping.stored_round if self.stopping is not None else None,
             )

@@ -42,7 +42,7 @@ def test_either_table_of_the_page_can_be_written_anew(tmp_path, monkeypatch):
 
     monkeypatch.setattr(bench_peers, "DOCS", tmp_path)
     page, lines = tmp_path / "peers.md", tmp_path / "lines"
-    page.write_text("old simulators\n\n## old program\n")
+    page.write_text("old simulators\n\n## old program\n\n## What limits rounds\n\nMemory.\n")
     jax = '"work": "one", "vmap": 2, "map": 1, "mpifed": 1, "of_vmap": 0.5, "of_map": 1.25'
     lines.write_text(f'{{"name": "jax", "value": 0.5, "unit": "times", "detail": {{{jax}}}}}\n')
     assert bench_peers.main([str(lines)]) == 0
@@ -55,6 +55,7 @@ def test_either_table_of_the_page_can_be_written_anew(tmp_path, monkeypatch):
     )
     assert bench_peers.main([str(lines)]) == 0
     assert "62.5 %" in page.read_text() and "0.50 | 1.25" in page.read_text()
+    assert page.read_text().endswith("\n\n## What limits rounds\n\nMemory.\n")
     lines.write_text("")
     assert bench_peers.main([str(lines)]) == 2
 
