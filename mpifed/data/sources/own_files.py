@@ -142,7 +142,7 @@ class Csv(PooledDataset, tables.OwnSamples):
                 "that are marked"
             )
         before = self.description
-        self._file_options["beside"] = file
+        self._file_options["central"] = file
         central = self._without_tests(has_more=True)
         for what in ("task", "n_classes", "class_names", "input_shape"):
             ours, ours_and_its = getattr(before, what), getattr(self.description, what)
@@ -178,13 +178,13 @@ class Csv(PooledDataset, tables.OwnSamples):
 def read_csv(path: Path, options: Mapping[str, Any]) -> tables.Columns:
     """Return the samples in a CSV file; one ``InputError`` with all that is wrong with it.
 
-    Those of a file ``beside`` it follow, marked for testing.
+    Those of a ``central`` file follow, marked for testing.
     """
-    if beside := options.get("beside"):
-        paths = [path.absolute(), beside.absolute()]
+    if central := options.get("central"):
+        paths = [path.absolute(), central.absolute()]
         files = [archives.FileOfClient(each, "", each == paths[1]) for each in paths]
         frames, faults = zip(*(_cells(each, options) for each in paths), strict=True)
-        where = f"data.path is '{path}', which, with '{beside}',"
+        where = f"data.path is '{path}', which, with '{central}',"
         every = [fault for some in faults for fault in some]
         return cells.columns_of(where, *cells.joined(files, frames, options, every))
     return cells.columns_of(f"data.path is '{path}', which", *_cells(path, options), options)
