@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # ``typing`` would cost every guard 5 ms
-    from typing import Any
+    from mpifed.api import load, read, run
+    from mpifed.data.frames import frame
+    from mpifed.data.from_python import arrays
+    from mpifed.errors import InputError
 
 # Read by MKL at its first call, so it must be set before torch computes anything. Without it, MKL's
 # matrix products depend on where in memory an operand starts, hence on which clients share a rank.
@@ -22,7 +25,17 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "1.0.0rc1"
 
-__all__ = ["__version__", "arrays", "load", "read", "run"]
+__all__ = ["InputError", "__version__", "arrays", "frame", "load", "read", "run"]
+
+# The module of each name, which is imported at its first use: most import torch.
+_MODULES = {
+    "InputError": "mpifed.errors",
+    "arrays": "mpifed.data.from_python",
+    "frame": "mpifed.data.frames",
+    "load": "mpifed.api",
+    "read": "mpifed.api",
+    "run": "mpifed.api",
+}
 
 
 @contextmanager
@@ -44,85 +57,18 @@ def _interrupts_held() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def run(experiment: str | None = None, **overrides: Any) -> Any:
-    """Run an experiment from Python; see ``mpifed.api.run``.
+if not TYPE_CHECKING:
 
-    Parameters
-    ----------
-    experiment : str, optional
-        A shipped experiment or the path of a YAML file.
-    **overrides
-        Keys of the configuration, and the keyword arguments of ``mpifed.api.run``.
+    def __getattr__(name: str) -> object:
+        """Return a public name, from the module that defines it."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'mpifed' has no attribute {name!r}")
+        from importlib import import_module  # here, since every guard would import it
 
-    Returns
-    -------
-    mpifed.api.Result
-        The run directory and its content.
-    """
-    with _interrupts_held():
-        from mpifed.api import run as run_experiment
-
-    return run_experiment(experiment, **overrides)
+        with _interrupts_held():
+            value = getattr(import_module(_MODULES[name]), name)
+        return globals().setdefault(name, value)
 
 
-def load(run: str, round: int | None = None) -> Any:
-    """Load what a run has trained; see ``mpifed.api.load``.
-
-    Parameters
-    ----------
-    run : str or Path
-        The run directory.
-    round : int, optional
-        The round whose checkpoint is loaded; the newest intact one by default.
-
-    Returns
-    -------
-    mpifed.api.Trained
-        The shared models, and every client's predictor, as torch modules.
-    """
-    with _interrupts_held():
-        from mpifed.api import load as load_run
-
-    return load_run(run, round)
-
-
-def read(run: str) -> Any:
-    """Return the results of a run from its directory; see ``mpifed.api.read``.
-
-    Parameters
-    ----------
-    run : str or Path
-        The run directory.
-
-    Returns
-    -------
-    mpifed.api.Result
-        The run directory and its content.
-    """
-    with _interrupts_held():
-        from mpifed.api import read as read_run
-
-    return read_run(run)
-
-
-def arrays(x: Any, y: Any = None, **options: Any) -> dict[str, Any]:
-    """Return arrays or a torch data set as the ``data`` of a run; see ``mpifed.data.from_python``.
-
-    Parameters
-    ----------
-    x : array_like or torch.utils.data.Dataset
-        Inputs, numbers (samples, ...); or a torch data set of pairs (x, y).
-    y : array_like, optional
-        Targets.
-    **options
-        ``clients``, ``is_test``, and the options of the data set ``arrays``.
-
-    Returns
-    -------
-    dict
-        For ``mpifed.run(..., data=...)``.
-    """
-    with _interrupts_held():
-        from mpifed.data.from_python import arrays as hold
-
-    return hold(x, y, **options)
+def __dir__() -> list[str]:
+    return [*__all__]

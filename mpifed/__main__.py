@@ -22,6 +22,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "topologies": ("topologies.__main__", "study graphs, mixing matrices and schedules"),
     "jobs": ("mpifed.jobs.__main__", "submit, list and stop runs on a cluster"),
     "verify": ("mpifed.verify", "repeat rounds of a finished run and compare digests"),
+    "cite": ("mpifed.cite", "print BibTeX of the method, data and graph of runs"),
     "retime": ("mpifed.retime", "say what finished runs would take on another network"),
     "reproduce": ("mpifed.reproduce.__main__", "run the tables and figures of the papers"),
     "new": ("mpifed.new.__main__", "write a method, model or other component to begin with"),

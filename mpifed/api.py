@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -25,17 +25,19 @@ from mpifed.config.configuration import (
     to_yaml,
 )
 from mpifed.config.experiments import read_experiment
-from mpifed.data.from_python import check_section
-from mpifed.errors import InputError, PeerFailure, RunError, StopRequested
+from mpifed.data.frames import section_of
+from mpifed.errors import AgreedInputError, InputError, PeerFailure, RunError, StopRequested
 from mpifed.exchange.mixing_options import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, communicator_of, world
-from mpifed.results.results import Result, read
+from mpifed.notebook import Result, read
+from mpifed.results.results import STOPPED_AT
 from mpifed.tracking import check_tracker
 from mpifed.training.blame import code_error
 from mpifed.training.build import make
 from mpifed.training.callbacks import Callback, RecordedRound, callback
 from mpifed.training.engine import Clock, computing_threads
+from mpifed.training.evaluation import columns_of
 from mpifed.training.on_ranks import check_ranks, run_on_ranks
 from mpifed.training.request import (
     Request,
@@ -44,10 +46,11 @@ from mpifed.training.request import (
     base_configuration,
     check_resume,
     earlier_run,
-    finished_after,
+    ended_before,
     task_of,
 )
 from mpifed.training.run_directory import Recorder
+from mpifed.training.stopping import check_columns
 from mpifed.training.train import listening, plan_lines, plan_of, remarks, train
 from mpifed.training.trained import Trained, check_path, load
 from mpifed.watchdog import heartbeat
@@ -56,6 +59,16 @@ from topologies.job_environment import is_rank
 __all__ = ["RecordedRound", "Request", "Result", "Trained", "execute", "load", "read", "run"]
 
 
+@contextmanager
+def _input_errors() -> Iterator[None]:
+    """Let a program see bad input, on which ranks agree, as the error that is documented."""
+    try:
+        yield
+    except AgreedInputError as error:
+        raise InputError(str(error)) from None
+
+
+@_input_errors()
 def run(
     experiment: str | Path | None = None,
     *,
@@ -110,7 +123,8 @@ def run(
         notebook; elsewhere a line for each recorded round.
     on_round : callable or str, optional
         Called on rank 0 with a ``RecordedRound`` after each recorded round, or the name of such a
-        function. What it raises ends the run.
+        function. Where it returns True, the run stops there with a checkpoint and the status
+        ``stopped_at``. What it raises ends the run.
     track : {'tensorboard', 'mlflow', 'wandb'}, optional
         Where recorded rounds are sent as well; see docs/tracking.md.
     restart : bool
@@ -119,7 +133,9 @@ def run(
         The ranks that run it, all of the job by default. Runs on communicators that share no rank
         go on side by side; give each an ``output``.
     **overrides
-        Keys of the configuration. Those with dots are passed in a mapping:
+        Keys of the configuration. ``data`` may also be samples themselves: a table, a data set of
+        torch or Hugging Face, or a mapping of clients to such; see ``mpifed.frame`` and
+        ``mpifed.arrays``. Those with dots are passed in a mapping:
         ``run("synthetic-fedem", **{"exchange.name": "gossip"})``. Classes and functions of the top
         level of a module stand for their names, also those of the program itself: ``model=build``.
 
@@ -148,7 +164,8 @@ def run(
         communicator = world() if ranks is None else Alone()
     mixing = agree(communicator, lambda: mixing_overrides(topology, weights, schedule, overrides))
     overrides = {**overrides, **mixing}
-    agree(communicator, lambda: check_section(overrides.get("data")))
+    if "data" in overrides:
+        overrides["data"] = agree(communicator, lambda: section_of(overrides["data"]))
     request = Request(
         os.fspath(experiment) if experiment is not None else None,
         {key: _plain(value, key) for key, value in overrides.items()},
@@ -219,12 +236,12 @@ def execute(
     with clock.measure("startup"):
         first = communicator.rank == 0
         with heartbeat.stop_requests_from(stop_requested):  # clients=data reads a file
-            task, configuration, horizon, finished = _settle(request, communicator)
+            task, configuration, horizon, ended = _settle(request, communicator)
         heartbeat.set_stall_limit(configuration.stall_limit)
-        if finished:
+        if ended is not None:
             if first and not request.quiet:
-                say(f"finished before: {task.output}")
-            return Result(task.output, "finished")
+                say(_before(ended, task.output))
+            return Result(task.output, ended["status"])
     with computing_threads(configuration.threads):
         settled = configuration, horizon, communicator
         try:
@@ -253,6 +270,7 @@ def _carry_out(
         with listen as warnings, heartbeat.stop_requests_from(stop_requested):
             setup = agree(communicator, lambda: make(configuration, communicator, horizon, stored))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(warnings))
+        agree(communicator, lambda: check_columns(setup, columns_of(setup)))
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))
     if request.dry_run:
         lines = plan_lines(setup)
@@ -293,12 +311,15 @@ def _understood(request: Request) -> tuple[dict[str, Any], Task]:
     return mapping, task_of(earlier, experiment, bool(resume), request.restart, request.quiet)
 
 
-def _settle(request: Request, communicator: Communicator) -> tuple[Task, Configuration, int, bool]:
+Settled = tuple[Task, Configuration, int, dict[str, Any] | None]
+
+
+def _settle(request: Request, communicator: Communicator) -> Settled:
     """Return what a request means, the configuration to train under with R of its schedules, and
-    whether nothing is left to do, as rank 0 reads them. Collective.
+    the summary of a run of which nothing is left to do, as rank 0 reads them. Collective.
     """
 
-    def read() -> tuple[Task, Configuration, int, bool]:
+    def read() -> Settled:
         mapping, task = _understood(request)
         callback(request.on_round)
         if request.track is not None:
@@ -309,19 +330,34 @@ def _settle(request: Request, communicator: Communicator) -> tuple[Task, Configu
         if task.stored is not None:
             check_resume(configuration, task)
             configuration, horizon = as_begun(configuration, task)
-        rounds = configuration.rounds
-        finished = not request.dry_run and _nothing_left(request.resume, task, rounds)
-        return task, configuration, horizon, finished
+        resume = None if request.dry_run else request.resume
+        return task, configuration, horizon, _ended(resume, task, configuration)
 
     is_first = communicator.rank == 0
     settled = agree(communicator, lambda: read() if is_first else None)
-    return cast(tuple[Task, Configuration, int, bool], communicator.broadcast_object(settled))
+    return cast(Settled, communicator.broadcast_object(settled))
 
 
-def _nothing_left(resume: bool | Path | None, task: Task, rounds: int) -> bool:
-    """Return whether the run to resume is finished and not to be repeated from earlier on."""
-    if not resume:
-        return False
-    if isinstance(resume, Path) and task.point and task.point.meta.round != rounds:
-        return False
-    return finished_after(task.output) == rounds
+def _ended(
+    resume: bool | Path | None, task: Task, configuration: Configuration
+) -> dict[str, Any] | None:
+    """Return the summary of the run to resume where it is complete and does not go on from a
+    checkpoint that is named.
+    """
+    summary = ended_before(task.output, configuration) if resume else None
+    if summary is not None and isinstance(resume, Path) and task.point:
+        at_its_end = task.point.meta.round == summary["rounds"]
+        named = summary["status"] == STOPPED_AT and resume.is_file()
+        return summary if at_its_end and not named else None
+    return summary
+
+
+def _before(summary: Mapping[str, Any], output: Path) -> str:
+    """Return how a run ended of which nothing is left to do."""
+    if summary["status"] != STOPPED_AT:
+        return f"{summary['status']} before: {output}"
+    return (
+        f"{STOPPED_AT} round {summary['rounds']} before, since {summary.get('stopped_by')}: "
+        f"{output}; other rounds, another evaluation.stop_at or .patience, or --resume CHECKPOINT "
+        "go on"
+    )

@@ -20,6 +20,7 @@ set derives from one of three classes.
                                   parts of so many samples
 ``archives``                      files, directories and archives: ``located``, ``contents``, ...
 ``tables``                        a user's own samples, checked: ``Columns``, ``reader``, ...
+``cells``                         what the columns of a table are: ``columns_of``, ...
 ``partitions``, ``kmeans``        rules by which samples are dealt, the types of their options, and
                                   clusters of equal size
 ``decoded``                       a PNG or JPEG picture as bytes
@@ -54,7 +55,7 @@ Clients with a slope of their own:
 
 from __future__ import annotations
 
-from mpifed.data import archives, kmeans, partitions, tables
+from mpifed.data import archives, cells, kmeans, partitions, tables
 from mpifed.data.base import (
     SPLITS,
     Dataset,
@@ -95,6 +96,7 @@ __all__ = [
     "alike",
     "archives",
     "bits_at",
+    "cells",
     "check_memory",
     "decoded",
     "empty_split",

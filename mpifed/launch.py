@@ -296,10 +296,11 @@ def world_of_ranks(expected: int | None = None) -> Any:
     """Return the communicator of all ranks, of which there must be ``expected``."""
     with waiting():  # for the other ranks, in MPI_Init
         from mpifed.mpi.agreement import share_leader
-        from mpifed.mpi.communicator import begin_mpi, world
+        from mpifed.mpi.communicator import begin_mpi, check_launcher, world
 
         skip_teardown()
         await_forks()
+        check_launcher()
         begin_mpi()
         communicator = world(expected)
         share_leader(communicator)

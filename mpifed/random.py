@@ -17,7 +17,11 @@ from numpy.random.bit_generator import ISeedSequence
 SERVER = -1
 """The client number of draws that belong to the server."""
 
+# Numbers that are shuffled at once.
+BLOCK = 1 << 14
+
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
+_HIGH = np.uint64(0xFFFFFFFF00000000)
 
 
 def key(seed: int, purpose: str, round: int = 0, client: int = SERVER) -> int:
@@ -150,8 +154,8 @@ def _steps(size: int) -> np.ndarray:
     return steps
 
 
-def shuffles(keys: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Shuffle ``range(lengths[i])`` under ``keys[i]`` for every i.
+def shuffles(keys: np.ndarray, lengths: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
+    """Shuffle ``range(starts[i], starts[i] + lengths[i])`` under ``keys[i]`` for every i.
 
     Parameters
     ----------
@@ -159,6 +163,8 @@ def shuffles(keys: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         One key per row.
     lengths : ndarray of int64, shape (k,)
         The length of each row.
+    starts : ndarray of int64, shape (k,), optional
+        The least number of each row; None is 0.
 
     Returns
     -------
@@ -179,14 +185,24 @@ def shuffles(keys: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     ends = np.cumsum(lengths)
     if not len(ends) or ends[-1] == 0:
         return np.zeros(0, np.int64)
-    sample_bits = np.uint64(max(1, int(lengths.max() - 1).bit_length()))
-    sample = np.arange(ends[-1], dtype=np.uint64)
-    sample -= np.repeat(ends - lengths, lengths).astype(np.uint64)
-    packed = bits_at(np.repeat(keys, lengths), sample) >> np.uint64(32)
-    packed <<= sample_bits
-    packed |= sample
-    # Row by row: a sort of all rows as one takes twice the time.
-    for begin, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True):
-        packed[begin:end].sort()
-    packed &= (np.uint64(1) << sample_bits) - np.uint64(1)
-    return packed.view(np.int64)
+    begins = ends - lengths
+    shuffled = np.empty(ends[-1], np.uint64)
+    # Some rows at a time, so that what is computed of them stays in the cache.
+    blocks = np.flatnonzero(np.diff(begins // BLOCK, prepend=-1)).tolist()
+    for first, last in zip(blocks, [*blocks[1:], len(keys)], strict=True):
+        block = shuffled[begins[first] : ends[last - 1]]
+        counts, offsets = lengths[first:last], begins[first:last] - begins[first]
+        # (counter + 1) of sample j of a row is its position in the block + 1 - the row's offset.
+        shifted = keys[first:last] - offsets.astype(np.uint64) * _WEYL
+        positions = np.arange(len(block), dtype=np.uint64)
+        np.bitwise_and(
+            mix64(np.repeat(shifted, counts) + (positions + np.uint64(1)) * _WEYL), _HIGH, out=block
+        )
+        block |= positions
+        # Row by row: a sort of all rows as one takes twice the time.
+        for start, end in zip(offsets.tolist(), (offsets + counts).tolist(), strict=True):
+            block[start:end].sort()
+        block &= ~_HIGH
+        moves = offsets if starts is None else offsets - starts[first:last]
+        block -= np.repeat(moves.astype(np.uint64), counts)
+    return shuffled.view(np.int64)

@@ -28,10 +28,11 @@ FLOORS = (
     {"aggregators", "corrections"},
     {"algorithms", "new", "report", "sweep"},
     {"training"},
+    {"notebook"},
     {"api", "jobs"},
     {"mpifed"},
     {"launch", "reproduce"},
-    {"retime", "verify", "__main__"},
+    {"cite", "retime", "verify", "__main__"},
     {"run", "testing"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""

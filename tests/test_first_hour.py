@@ -234,6 +234,41 @@ def test_student_10_from_a_notebook():
     assert mean == pytest.approx(result.metrics["test_accuracy"][-1])
 
 
+def test_student_11_auc_and_f1_of_hospitals(typed):
+    words = "data=patients.csv data.label=ill data.client=hospital data.drop=[id] rounds=5"
+    words += " evaluation.metrics=[balanced_accuracy,f1,auc,confusion]"
+    typed(f"mpifed run {words} --output runs/ill")
+    last, result = rows(Path("runs/ill"))[-1], mpifed.read("runs/ill")
+    (_, fp), (fn, tp) = result.clients["test_confusion"].sum(axis=0)
+    assert float(last["test_f1"]) == pytest.approx(2 * tp / (2 * tp + fp + fn))
+    trained = mpifed.load("runs/ill")
+    for name, auc in zip(HOSPITALS, result.clients["test_auc"], strict=True):
+        test = trained.samples(name).test
+        scores, ill = trained.client(name)(test.x)[:, 0].detach().numpy(), test.y.numpy() == 1
+        above, below = scores[ill][:, None], scores[~ill][None]
+        assert auc == pytest.approx(((above > below) + (above == below) / 2).mean())
+    typed("mpifed report runs/ill --latex --format none --output ill")
+    assert f"{100 * float(last['test_auc']):.1f}" in Path("ill/table.tex").read_text()
+    assert str(tp) in Path("ill/confusion.tex").read_text()
+    assert "AUC" in Path("ill/report.html").read_text(encoding="utf-8")
+
+
+def test_student_12_a_score_of_ones_own(typed):
+    Path("ours.py").write_text("def right(y_true, y_pred):\n    return (y_true == y_pred).mean()\n")
+    for name in ("ours:right", "ours.py:right"):
+        typed(f"mpifed run {WORDS} evaluation.metrics={name} --output runs/{name[:7]}")
+        last = rows(Path(f"runs/{name[:7]}"))[-1]
+        assert float(last["test_right"]) == pytest.approx(float(last["test_accuracy"]))
+
+
+def test_student_13_one_test_set_as_papers_on_one_model_have(typed):
+    typed(f"mpifed run {WORDS} algorithm=fedavg evaluation.central=holdout --output runs/central")
+    last = rows(Path("runs/central"))[-1]
+    assert 0.3 < float(last["central_test_accuracy"]) <= 1 and float(last["central_test_loss"]) > 0
+    refused = typed(f"mpifed run {WORDS} algorithm=local evaluation.central=holdout", 2)
+    assert "local" in refused.err and "share" in refused.err
+
+
 # An administrator.
 
 

@@ -39,6 +39,7 @@ Found = tuple[Any, list[str]]
 # How a matrix is written, by the suffix of the file.
 FORMATS: dict[str, Callable[[MixingMatrix, Path], None]] = {
     ".npz": MixingMatrix.save,
+    ".npy": formats.write_npy,
     ".csv": formats.write_csv,
     ".edges": formats.write_edges,
     ".graphml": formats.write_graphml,
@@ -101,6 +102,7 @@ _positive = number(float, "a number above 0 and below 1e300", lambda value: 0 < 
 _seconds = number(float, "a number of at least 0", lambda value: 0 <= value < 1e300)
 _fraction = number(float, "a number in (0, 1)", lambda value: 0 < value < 1)
 _picture = _file(".png", ".pdf", ".svg")
+_moving = _file(".png", ".pdf", ".svg", ".gif")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -154,13 +156,13 @@ def parser() -> argparse.ArgumentParser:
     option("--output", type=_file(), required=True, metavar="PATH", help="file, or directory")
     option("--rounds", type=_count, help="how many (default: a period)")
 
-    text = "draw a graph, its matrix, spectrum, consensus or rounds"
+    text = "draw a graph, its matrix, spectrum, consensus or rounds; gossip as a .gif"
     option = add("plot", write_picture, text, one, seeded)
     kinds = ["graph", "heatmap", "spectrum", "decay", "rounds"]
     option("more", nargs="*", metavar="GRAPH", help="more graphs in a picture of decay")
     option("--kind", choices=kinds, default="graph")
-    option("--output", type=_picture, required=True, metavar="FILE")
-    option("--rounds", type=_count, help="of decay and rounds")
+    option("--output", type=_moving, required=True, metavar="FILE")
+    option("--rounds", type=_count, help="of decay, rounds and a .gif")
 
     text = "average random vectors: measured against promised contraction"
     option = add("gossip", average_vectors, text, one, seeded, as_json)
@@ -322,7 +324,9 @@ def write_rounds(options: argparse.Namespace) -> None:
 def write_matrix(matrix: MixingMatrix, path: Path) -> None:
     """Write the matrix in the format of the path's suffix, one of ``FORMATS``."""
     if not matrix.symmetric and path.suffix in (".edges", ".graphml"):
-        raise TopologyError(f"a directed matrix cannot be written to {path.name}: use .npz or .csv")
+        raise TopologyError(
+            f"a directed matrix cannot be written to {path.name}: use .npz, .npy or .csv"
+        )
     FORMATS[path.suffix](matrix, path)
 
 
@@ -331,10 +335,17 @@ def write_picture(options: argparse.Namespace) -> None:
     spec = _case_spec(options)
     if options.more and options.kind != "decay":
         raise TopologyError(f"--kind {options.kind} draws one graph; several are for decay")
+    moves = options.output.suffix == ".gif"
+    if moves and options.kind not in ("graph", "rounds"):
+        raise TopologyError(f"--kind {options.kind} does not move: --output must end in .png")
     schedule, title = build_case(spec, options.seed).schedule, spec.label
-    from topologies.analysis import plots
+    from topologies.analysis import animation, plots
 
     with plots.drawing():
+        if moves:
+            count = options.rounds or 12
+            animation.write_gossip(schedule, count, options.output, seed=options.seed, title=title)
+            return
         if options.kind == "graph":
             figure = plots.draw_graph(schedule.matrix(1), title)
         elif options.kind == "heatmap":

@@ -41,6 +41,8 @@ def closest(name: str, allowed: Iterable[str]) -> str:
     names = list(allowed)
     near = nearest(name, names)
     hint = f"did you mean {near!r}? " if near else ""
+    if "," in name and {part.strip() for part in name.split(",")} <= {*names}:
+        hint = f"did you mean '[{name}]', the list of a sweep? "
     return f"{hint}allowed: {', '.join(names)}"
 
 

@@ -26,6 +26,11 @@ IMPORT_TOLERANCE = 1e-8
 NEGATIVE, COLUMNS = "entries are negative", "columns do not sum to one"
 ACTIVE = 1e-7
 
+REMEDY = (
+    "divide each row by its sum, or give the graph (an adjacency matrix has only zeros and ones) "
+    "as a topology, for which a weight rule such as metropolis_hastings computes W"
+)
+
 
 def node_sums(n: int, edges: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:
     """Return the sum of the values on each node's edges."""
@@ -224,7 +229,7 @@ class MixingMatrix:
             )
         report = violations(array, tolerance).besides(COLUMNS)
         if not report.ok:
-            raise TopologyError(f"the matrix is not a mixing matrix: {report}")
+            raise TopologyError(f"the matrix is not a mixing matrix: {report}; {REMEDY}")
         n = array.shape[0]
         symmetric = abs(array - array.T).max() <= tolerance
         if symmetric:

@@ -87,11 +87,14 @@ def load_object(name: str, owner: str = "") -> Callable[..., Any]:
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, str]]:
-    """Split ``name:key=value,...`` into the name and its values, which stay text."""
+    """Split ``name:key=value,...`` into the name and its values, which stay text.
+
+    A user's own is ``module:function:key=value,...``.
+    """
     name, _, options = text.partition(":")
-    if "." in name:
-        attribute, _, options = options.partition(":")
-        name = f"{name}:{attribute}"
+    attribute, _, others = options.partition(":")
+    if "." in name or (attribute and "=" not in attribute and attribute.isidentifier()):
+        name, options = f"{name}:{attribute}", others
     values: dict[str, str] = {}
     for part in filter(None, options.split(",")):
         key, equals, value = part.partition("=")
@@ -125,6 +128,15 @@ def from_text(text: str, annotation: Any) -> Any:
 def values_of(options: Mapping[str, Parameter], words: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of options that are written as text; others are left as they are."""
     return {
-        key: from_text(word, options[key].annotation) if key in options else word
+        key: from_text(word, options[key].annotation) if key in options else _guessed(word)
         for key, word in words.items()
     }
+
+
+def _guessed(word: Any) -> Any:
+    """Return the number or truth value that a word for a user's own function looks like."""
+    if not isinstance(word, str):
+        return word
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", word):
+        return int(word)
+    return float(word) if NUMBER.fullmatch(word) else {"true": True, "false": False}.get(word, word)

@@ -55,16 +55,17 @@ class Writer:
         shared_is_rows: bool,
         arrays: Mapping[str, np.ndarray],
         keep: int,
+        best: int | None = None,
     ) -> None:
-        """Begin a checkpoint; collective."""
+        """Begin a checkpoint; collective. Besides the newest, that of the round ``best`` stays."""
         self.finish()
         federation = self._federation
         if self._communicator is None:
             taken = parts(state, shared_is_rows)
-            write(path, meta, taken, arrays, federation, federation.communicator, keep)
+            write(path, meta, taken, arrays, federation, federation.communicator, keep, best)
             return
         copied = self._copied(state, shared_is_rows)
-        arguments = (path, meta, copied, arrays, federation, self._communicator, keep)
+        arguments = (path, meta, copied, arrays, federation, self._communicator, keep, best)
         self._thread = threading.Thread(
             target=self._write, args=arguments, name="checkpoint", daemon=True
         )

@@ -81,10 +81,11 @@ def checkpoints_in(directory: Path) -> list[Path]:
     return sorted(paths, key=round_of, reverse=True)
 
 
-def prune(directory: Path, keep: int) -> None:
-    """Remove all but the ``keep`` newest checkpoints."""
+def prune(directory: Path, keep: int, best: int | None = None) -> None:
+    """Remove all but the ``keep`` newest checkpoints, and that of the round ``best``."""
     for path in checkpoints_in(directory)[keep:]:
-        path.unlink(missing_ok=True)
+        if round_of(path) != best:
+            path.unlink(missing_ok=True)
 
 
 def write(
@@ -95,13 +96,14 @@ def write(
     federation: Federation,
     communicator: Communicator,
     keep: int | None = None,
+    best: int | None = None,
 ) -> None:
     """Write a checkpoint; collective over ``communicator``."""
     failure: RunError | None = None
     try:
         if communicator.rank == 0:
             _write_first(path, meta, parts, arrays, federation, communicator)
-            _tidy(path.parent, meta.round, keep)
+            _tidy(path.parent, meta.round, keep, best)
         else:
             _write_part(partial_of(path), parts, federation, communicator)
     except (OSError, RuntimeError, Damaged) as error:
@@ -233,12 +235,12 @@ def _write_part(
                 communicator.send(rows, 0)
 
 
-def _tidy(directory: Path, round: int, keep: int | None) -> None:
+def _tidy(directory: Path, round: int, keep: int | None, best: int | None) -> None:
     for later in checkpoints_in(directory):
         if round_of(later) > round:
             later.unlink(missing_ok=True)
     if keep is not None:
-        prune(directory, keep)
+        prune(directory, keep, best)
 
 
 def what_is_left(directory: Path) -> str:

@@ -85,6 +85,7 @@ DATASETS = {
     "npz": "mpifed.data.sources.own_files:Npz",
     "csv": "mpifed.data.sources.own_files:Csv",
     "parquet": "mpifed.data.sources.own_files:Parquet",
+    "image_folder": "mpifed.data.sources.image_folder:ImageFolder",
     "federated": "mpifed.data.federated_file:FederatedFile",
     "libsvm": "mpifed.data.sources.libsvm:LibSvm",
     "sine": "mpifed.data.sources.flix:Sine",
@@ -102,8 +103,11 @@ OWN_DATA: dict[str, tuple[str, ...]] = {
     "csv": (".csv", ".csv.gz", ".csv.xz", ".csv.bz2"),
     "npz": (".npz",),
     "parquet": (".parquet",),
+    "image_folder": (".png", ".jpg", ".jpeg"),
     "arrays": (),
 }
+# Those of them that read directories of such files.
+IN_DIRECTORIES = ("csv", "npz", "parquet", "image_folder")
 # The option that takes the file, where it is not ``path``; and options where only data are named.
 FILE_OPTIONS = {"parquet": "raw"}
 ALONE = {"csv": {"standardise": True}}
@@ -205,6 +209,12 @@ SURROGATES = {
     "dictionary": "mpifed.surrogates.dictionary:dictionary",
     "remark_one": "mpifed.surrogates.remark_one:remark_one",
 }
+METRICS = {
+    "balanced_accuracy": "mpifed.models.metrics:balanced_accuracy",
+    "f1": "mpifed.models.metrics:f1",
+    "auc": "mpifed.models.metrics:auc",
+    "confusion": "mpifed.models.metrics:confusion",
+}
 
 TABLES = {
     "algorithm": ALGORITHMS,
@@ -218,6 +228,7 @@ TABLES = {
     "server_optimizer": SERVER_OPTIMIZERS,
     "attack": ATTACKS,
     "surrogate": SURROGATES,
+    "metric": METRICS,
 }
 
 # Base classes from which the components of a kind derive, one of them where there are several, on
@@ -258,4 +269,5 @@ LISTS = {
     "server_optimizer": "server_optimizers",
     "attack": "attacks",
     "surrogate": "surrogates",
+    "metric": "metrics",
 }

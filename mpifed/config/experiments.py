@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mpifed.components.registry import find, named, without_module
-from mpifed.components.tables import ALONE, DATASETS, FILE_OPTIONS, OWN_DATA
+from mpifed.components.tables import ALONE, DATASETS, FILE_OPTIONS, IN_DIRECTORIES, OWN_DATA
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import parse_value, read_yaml
 from topologies.errors import excerpt
@@ -186,8 +187,35 @@ def _setting(selects: bool, key: str, value: Any) -> tuple[list[str], Any, str]:
 
 
 def reader_of(path: str) -> str | None:
-    """Return the data set that reads a file of this name, or None."""
-    return next((name for ending, name in READERS.items() if path.lower().endswith(ending)), None)
+    """Return the data set that reads a file of this name, or a directory of such; or None."""
+    for ending, name in READERS.items():
+        if path.lower().endswith(ending):
+            return name
+    is_directory = path not in DATASETS and Path(path).expanduser().is_dir()
+    return reader_of_directory(path) if is_directory else None
+
+
+def reader_of_directory(path: str) -> str:
+    """Return the data set that reads the files of a directory, by their endings."""
+    for folder, folders, files in os.walk(Path(path).expanduser()):
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        endings = {
+            ending: READERS[ending]
+            for file in files
+            for ending in READERS
+            if file.lower().endswith(ending) and not file.startswith(".")
+        }
+        if set(endings.values()) - set(IN_DIRECTORIES):
+            raise InputError(f"data is '{path}', a directory with {min(endings)} files: name one")
+        if len(set(endings.values())) > 1:
+            raise InputError(
+                f"data is '{path}', but '{folder}' has files of several kinds: "
+                f"{', '.join(sorted(endings))}; allowed: one kind"
+            )
+        if endings:
+            return next(iter(endings.values()))
+    allowed = ", ".join(ending for ending, name in READERS.items() if name in IN_DIRECTORIES)
+    raise InputError(f"data is '{path}', a directory without files that end in {allowed}")
 
 
 def as_data_file(data: Any) -> Any:

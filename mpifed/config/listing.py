@@ -17,6 +17,7 @@ from mpifed.components.registry import (
 from mpifed.components.tables import ALGORITHMS, EXCHANGES, LISTS, TABLES
 from mpifed.config.configuration import SECTIONS, Configuration
 from mpifed.config.experiments import DEFAULTS, experiment_names, read_experiment
+from mpifed.config.job import JobOptions
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
 from topologies.errors import excerpt, nearest
@@ -26,7 +27,7 @@ from topologies.parameters import Parameter, options_of
 
 def listing(word: str) -> str:
     """Return the names of one kind of component, of all kinds, or the options of one component."""
-    kinds = {"experiments": "experiment", **{name: kind for kind, name in LISTS.items()}}
+    kinds = _kinds()
     if word == "all":
         return "\n\n".join(f"{name}\n{_names_of(kind)}" for name, kind in kinds.items())
     if word in kinds:
@@ -44,10 +45,16 @@ def listing(word: str) -> str:
     raise InputError(f"--list is {excerpt(word)}; {offer}{allowed}")
 
 
+def _kinds() -> dict[str, str]:
+    """Return what can be listed, and the kind of what each list has."""
+    kinds = {name: kind for kind, name in LISTS.items()}
+    return {"experiments": "experiment", **kinds, "keys": "key"}
+
+
 def listed_records(word: str) -> list[dict[str, Any]]:
     """Return what ``listing`` says, for programs: kind, name and summary; options of a name."""
     listing(word)  # which refuses what is unknown
-    kinds = {"experiments": "experiment", **{name: kind for kind, name in LISTS.items()}}
+    kinds = _kinds()
     listed_kinds = list(kinds.values()) if word == "all" else [kinds[word]] if word in kinds else []
     records = [_record(kind, name) for kind in listed_kinds for name in _names(kind)]
     records += [
@@ -57,6 +64,8 @@ def listed_records(word: str) -> list[dict[str, Any]]:
 
 
 def _names(kind: str) -> Iterable[str]:
+    if kind == "key":
+        return _keys()
     return experiment_names() if kind == "experiment" else _tables()[kind]
 
 
@@ -79,7 +88,9 @@ def _record(kind: str, name: str, options: Mapping[str, Parameter] | None = None
         algorithm = find_algorithm(name)
         record["exchanges"] = list(algorithm.exchanges or EXCHANGES)
         record["compressors"] = algorithm.compressors
-    if kind not in ("experiment", "key", "component"):
+    if kind == "key":
+        record["summary"] = _keys()[name]
+    elif kind not in ("experiment", "component"):
         record["summary"] = _summary(kind, name, _tables()[kind][name])
     if options is not None:
         record["options"] = [
@@ -101,7 +112,14 @@ def _tables() -> dict[str, Mapping[str, Any]]:
 
     graphs: dict[str, Mapping[str, Any]]
     graphs = {"topology": FAMILIES, "weights": WEIGHTS, "schedule": SCHEDULES}
-    return {**TABLES, "participation": KINDS, "section": SECTIONS, **graphs}
+    sections = {**SECTIONS, "job": JobOptions}
+    return {**TABLES, "participation": KINDS, "section": sections, **graphs}
+
+
+def _keys() -> dict[str, str]:
+    """Return the keys of an experiment with a line about each."""
+    keys = {name: option.summary for name, option in options_of(Configuration).items()}
+    return {**keys, "job": summary(JobOptions).replace("``", "'")}
 
 
 def _names_of(kind: str) -> str:
@@ -114,6 +132,8 @@ def _names_of(kind: str) -> str:
         )
     if kind == "algorithm":
         return _algorithms()
+    if kind == "key":
+        return _table(_keys().items())
     rows = [(name, _summary(kind, name, entry)) for name, entry in _tables()[kind].items()]
     return f"{_key(kind)}\n{_table(rows)}" if kind == "participation" else _table(rows)
 

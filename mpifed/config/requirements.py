@@ -14,7 +14,15 @@ from typing import Any
 
 from annotated_types import Gt, Lt
 
-from mpifed.components.registry import Section, code_of, find, find_algorithm, make, plain
+from mpifed.components.registry import (
+    Section,
+    code_of,
+    find,
+    find_algorithm,
+    make,
+    plain,
+    with_options,
+)
 from mpifed.components.requirement import Not, Only, Requirement
 from mpifed.components.tables import TABLES
 from mpifed.errors import InputError
@@ -302,6 +310,8 @@ def fits_gpu(configuration: Any) -> bool:
 
 def check_together(configuration: Any) -> None:
     """Refuse values that do not go together."""
+    for name in configuration.evaluation.metric_names:
+        find("metric", with_options(name, "evaluation.metrics")[0], "evaluation.metrics")
     _check(configuration, "")
     if configuration.on_divergence == "drop":
         # A client that is left out is one that takes no part in the round.

@@ -12,7 +12,9 @@ import math
 import os
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -28,12 +30,24 @@ Stream = IO[bytes] | io.BufferedReader
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 
+# Directories that may hold the files of clients for training and for tests.
+PARTS = ("train", "test")
+
 # Bytes that are read at once, after which memory and requests to stop are looked at.
 BUFFER = 1 << 20
 
 
 # The name of a file in an archive, its bytes, and what opens it.
 Member = tuple[str, int, Callable[[], IO[bytes]]]
+
+
+@dataclass(frozen=True)
+class FileOfClient:
+    """A file of one client's samples, or without its name of samples that all have."""
+
+    path: Path
+    client: str
+    is_test: bool = False
 
 
 @contextlib.contextmanager
@@ -155,6 +169,28 @@ def located(path: str | None, folder: str, raw: str | None = None) -> Path:
         f"data.path is '{path}', but there is no such file, plain or with {', '.join(OPENERS)}, as "
         f"'{candidates[-1]}'; MPIFED_DATA or data.raw may name its directory"
     )
+
+
+def files_by_client(directory: Path, endings: Sequence[str]) -> list[FileOfClient]:
+    """Return the files of a directory, in the order of their names, as those of clients.
+
+    Those in its directory ``test`` are for tests, where the others are in ``train`` beside it.
+    """
+    folders = [directory / part for part in PARTS]
+    folders = folders if all(map(os.path.isdir, folders)) else [directory]
+    files = []
+    for folder in folders:
+        for path in sorted(folder.iterdir()):
+            ending = next((e for e in endings if path.name.lower().endswith(e)), "")
+            if ending and path.is_file() and not path.name.startswith("."):
+                client = path.name[: len(path.name) - len(ending)]
+                files.append(FileOfClient(path, client, folder == directory / "test"))
+    for (client, _), count in Counter((file.client, file.is_test) for file in files).items():
+        if count > 1:
+            raise InputError(f"'{directory}' has several files of the client '{client}'")
+    if not files:
+        raise InputError(f"'{directory}' holds no file that ends in {', '.join(endings)}")
+    return files
 
 
 def streams(

@@ -293,6 +293,13 @@ class Dataset(ABC):
         """Return how many clients the data have, for ``clients=data``."""
         raise InputError(f"clients is 'data', but {cls.__name__} has as many as clients=N says")
 
+    def hold_out_published(self) -> Dataset | None:
+        """Take from the clients the samples that were published for testing, and return them.
+
+        Collective. None, and nothing is taken, where the source has none.
+        """
+        return None
+
     @abstractmethod
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``. Collective: all ranks call it once.

@@ -30,7 +30,7 @@ class DerivedDataset(Dataset):
     made_of: Mapping[SplitName, SplitName] = {}
 
     def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self.description, self.seed = dataset.description, dataset.seed
         self.divisor, self.is_uint8 = dataset.divisor, dataset.is_uint8
         self.tokens_in, self.remarks = dataset.tokens_in, dataset.remarks
@@ -44,13 +44,13 @@ class DerivedDataset(Dataset):
         """Return the split ``name``, made of another's ``split`` of the same clients."""
 
     def _changed_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
-        assert self._dataset.make_split is not None
-        split = self._dataset.make_split(self.made_of.get(name, name), client_ids, dtype)
+        assert self.dataset.make_split is not None
+        split = self.dataset.make_split(self.made_of.get(name, name), client_ids, dtype)
         return self.changed(name, split, client_ids, dtype)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``. Collective where the data set's own is."""
-        shards = self._dataset.load(client_ids, dtype)
+        shards = self.dataset.load(client_ids, dtype)
         splits = {name: getattr(shards, self.made_of.get(name, name)) for name in SPLITS}
         changed = (self.changed(n, split, client_ids, dtype) for n, split in splits.items())
         train, val, test = changed
@@ -116,7 +116,7 @@ class Checked(DerivedDataset):
         self, name: SplitName, split: Split, client_ids: np.ndarray, dtype: torch.dtype
     ) -> Split:
         """Return ``split``; ``InputError`` where it is not as described."""
-        description, prefix = self.description, f"data set '{type(self._dataset).__name__}'"
+        description, prefix = self.description, f"data set '{type(self.dataset).__name__}'"
         described = empty_split(description, name, client_ids, dtype)
         for what in ("x", "y"):
             actual, expected = getattr(split, what), getattr(described, what)

@@ -1,4 +1,4 @@
-"""Arrays and torch data sets that a Python program hands to ``mpifed.run``.
+"""Samples that a Python program hands to ``mpifed.run``.
 
 A configuration cannot hold them. It holds a digest of what they contain, under which the process
 that made them keeps them for as long as somebody refers to them.
@@ -7,14 +7,23 @@ that made them keeps them for as long as somebody refers to them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
-import torch
-from torch.utils.data import DataLoader, Dataset
 
+from mpifed.data.containers import (
+    PREFIX,
+    Names,
+    Samples,
+    array_of,
+    is_by_client,
+    is_dataset,
+    merged,
+    samples_of,
+)
 from mpifed.data.partitioned import PooledDataset
 from mpifed.data.partitions import Choose, GroupedName, Parts
 from mpifed.data.tables import (
@@ -26,62 +35,12 @@ from mpifed.data.tables import (
     reader,
     with_partition,
 )
-from mpifed.errors import InputError, one_line
+from mpifed.errors import InputError, closest
 from mpifed.mpi.communicator import Communicator
-
-# Other types of floating-point tensors become float32, which holds all their values.
-NUMPY_HAS = (torch.float16, torch.float32, torch.float64)
-
-PREFIX = "data is mpifed.arrays(...), where"
+from topologies.parameters import options_of
 
 # The arrays of this process, by digest.
 _ARRAYS: WeakValueDictionary[str, Columns] = WeakValueDictionary()
-
-
-def array_of(values: Any, what: str) -> np.ndarray:
-    """Return numbers or texts of the argument ``what`` as an array; ``InputError`` for others."""
-    try:
-        if isinstance(values, torch.Tensor):
-            if values.is_floating_point() and values.dtype not in NUMPY_HAS:
-                values = values.float()
-            return np.asarray(values.detach().cpu().numpy())
-        if np.ma.is_masked(values):
-            raise TypeError("it has masked values")
-        array = np.asarray(values)
-        if array.dtype.kind == "O":  # as pandas' columns are
-            texts = {isinstance(each, str) for each in array.reshape(-1).tolist()}
-            array = np.array(array.tolist()) if len(texts) == 1 else array
-        if array.dtype.kind not in "biufU":
-            raise TypeError(
-                f"it is {array.dtype} of shape {array.shape}, a {type(values).__name__}"
-            )
-    except (TypeError, ValueError, RuntimeError) as error:  # of numpy, or of torch
-        raise InputError(
-            f"{PREFIX} {what} is no array of numbers or texts: {one_line(str(error), 200)}"
-        ) from None
-    return array
-
-
-def is_dataset(x: Any) -> bool:
-    """Return whether ``x`` is a torch data set, or a list of pairs, which serves as one."""
-    if isinstance(x, (list, tuple)) and x and isinstance(x[0], tuple):
-        return len(x[0]) == 2 and np.ndim(x[0][0]) > 0
-    return isinstance(x, Dataset)
-
-
-def pairs_of(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return all inputs and all targets of a torch data set, read once from first to last."""
-    pairs = (dataset[number] for number in range(len(dataset)))
-    inputs, targets = zip(*((array_of(x, "x"), array_of(y, "y")) for x, y in pairs), strict=True)
-    return np.stack(inputs), np.stack(targets)
-
-
-def check_section(data: Any) -> None:
-    """Raise ``InputError`` if the section ``data`` of a run is samples themselves."""
-    values = data.values() if isinstance(data, Mapping) else data
-    values = values if isinstance(data, (Mapping, list, tuple)) else [data]
-    if any(isinstance(each, (Dataset, DataLoader)) or getattr(each, "ndim", 0) for each in values):
-        raise InputError("samples from Python are passed as data=mpifed.arrays(x, y)")
 
 
 class ArraysSection(dict[str, Any]):
@@ -91,17 +50,28 @@ class ArraysSection(dict[str, Any]):
 
 
 def arrays(
-    x: Any, y: Any = None, *, clients: Any = None, is_test: Any = None, **options: Any
+    x: Any,
+    y: Any = None,
+    *,
+    clients: Any = None,
+    is_test: Any = None,
+    test: Any = None,
+    features: str | None = None,
+    label: str | None = None,
+    client: str | None = None,
+    **options: Any,
 ) -> ArraysSection:
-    """Return arrays, or a torch data set, as the section ``data`` of a run.
+    """Return samples of a Python program as the section ``data`` of a run.
 
-    Under MPI rank 0 deals them; other ranks must pass the same arrays, or none at all.
+    Under MPI rank 0 deals them; other ranks must pass the same samples, or none at all.
 
     Parameters
     ----------
-    x : array_like or torch.utils.data.Dataset
-        Inputs, numbers (samples, ...); or a torch data set with a length, or a list, of pairs
-        (x, y).
+    x : array_like, torch.utils.data.Dataset, datasets.Dataset, mapping or list
+        Inputs, numbers (samples, ...); or a data set with a length, or a list, of pairs (x, y) or
+        of mappings. A mapping of names, or a list, of data sets or pairs of arrays has the samples
+        of each client. In place of any of these, ``{"train": ..., "test": ...}`` has those for
+        training and those for tests.
     y : array_like, optional
         Targets. Whole numbers of any type or texts (samples,) are labels, 0 and 1 (samples, tags)
         tags, other numbers (samples,) or (samples, targets) are to be regressed on. ``task`` says
@@ -111,6 +81,12 @@ def arrays(
         ``partition`` says otherwise. Without it samples are dealt at random.
     is_test : array_like, optional
         True for the samples that clients test on, (samples,), unless ``split`` says otherwise.
+    test : tuple, torch.utils.data.Dataset, datasets.Dataset, mapping or list, optional
+        Further samples that clients test on: a pair (x, y), a data set, or those of each client,
+        unless ``split`` says otherwise.
+    features, label, client : str, optional
+        Columns of inputs, targets and clients where samples are mappings, as those of Hugging Face
+        are. None is a usual name, as ``image`` and ``label``, and no clients.
     **options
         Options of the data set ``arrays``, as ``partition``, ``split``, ``divisor`` or ``task``.
 
@@ -122,22 +98,83 @@ def arrays(
     Raises
     ------
     InputError
-        If an argument cannot be made an array, or a torch data set has no length or does not hold
-        pairs.
+        If an argument cannot be made an array, a keyword is unknown, or a data set has no length
+        or does not hold pairs or mappings.
 
     Examples
     --------
     >>> data = arrays([[0.0], [1.0]], [0, 1], clients=["ann", "bob"])
     >>> data["name"], len(data["digest"])
     ('arrays', 64)
+    >>> of_each = {"ann": (np.zeros((5, 2)), np.arange(5)), "bob": (np.ones((6, 2)), np.arange(6))}
+    >>> arrays(of_each)["client"]
+    True
     """
-    if is_dataset(x):
-        x, y = pairs_of(x)
-    optional = {"y": y, "client": clients, "is_test": is_test}
-    arguments = {name: array_of(each, name) for name, each in optional.items() if each is not None}
-    columns = Columns(array_of(x, "x"), **arguments)  # type: ignore[arg-type]
+    names = Names(features, label, client)
+    if y is None:
+        samples = samples_of(x, names, options.get("task") == "sequence")
+    else:
+        samples = Samples(array_of(x, "x"), array_of(y, "y"))
+    for argument, field, values in (
+        ("clients", "client", clients),
+        ("is_test", "is_test", is_test),
+    ):
+        if values is not None:
+            if getattr(samples, field) is not None:
+                raise InputError(f"{PREFIX} {argument} is given, but x says so itself")
+            column = {field: array_of(values, argument)}
+            samples = replace(samples, **column)  # type: ignore[arg-type]
+    if test is not None:
+        samples = merged([("x", unmarked(samples)), ("test", tested(test, names))])
+    columns = Columns(
+        *(samples.x, samples.y, samples.client, samples.is_test), class_names=samples.class_names
+    )
+    return hold(columns, options, options_of(arrays))
+
+
+def unmarked(samples: Samples) -> Samples:
+    """Return samples for training, of which none is for testing yet."""
+    if samples.is_test is not None:
+        raise InputError(f"{PREFIX} test is given beside is_test or a split; allowed: one of them")
+    return replace(samples, is_test=np.zeros(len(samples.x), bool))
+
+
+def tested(test: Any, names: Names) -> Samples:
+    """Return the samples of the argument ``test``, marked for testing."""
+    if isinstance(test, tuple) and len(test) == 2 and not is_by_client(test):
+        samples = Samples(array_of(test[0], "x of test"), array_of(test[1], "y of test"))
+    elif is_by_client(test) or is_dataset(test):
+        samples = samples_of(test, names)
+    else:
+        raise InputError(
+            f"{PREFIX} test is a {type(test).__name__}; allowed: a pair (x, y), a data set, or a "
+            "mapping of these by client (is_test=marks marks samples of x)"
+        )
+    return replace(samples, is_test=np.ones(len(samples.x), bool))
+
+
+def hold(
+    columns: Columns, options: Mapping[str, Any], arguments: Iterable[str] = ()
+) -> ArraysSection:
+    """Return the section for samples, which live as long as it does.
+
+    Parameters
+    ----------
+    columns : Columns
+        The samples.
+    options : mapping
+        Options of the data set ``arrays``.
+    arguments : iterable of str
+        What its user may have meant by an unknown option.
+    """
+    filled_in = {"client": columns.client is not None, "test": columns.is_test is not None}
+    allowed = {name for name in options_of(Arrays) if name not in ("digest", *filled_in)}
+    for name in options:
+        if name not in allowed:
+            raise InputError(
+                f"{PREFIX} {name} is no option; {closest(name, allowed | {*arguments})}"
+            )
     digest = digest_of(columns)
-    filled_in = {"client": clients is not None, "test": is_test is not None}
     held = ArraysSection(name="arrays", digest=digest, **filled_in, **options)
     # The same arrays passed twice live until neither is referred to.
     registered = _ARRAYS.get(digest)
@@ -234,7 +271,12 @@ def digest_of(columns: Columns) -> str:
         if column is None:
             digest.update(b"none;")
             continue
+        if column.dtype.kind == "O":  # texts
+            column = column.astype(str)
         digest.update(f"{column.dtype.newbyteorder('<').str}{column.shape};".encode())
         stored = np.ascontiguousarray(column, column.dtype.newbyteorder("<"))
         digest.update(stored.reshape(-1).view(np.uint8).data)
+    described = (columns.class_names, columns.numbers, columns.has_gaps)
+    if described != ((), None, False):
+        digest.update(repr(described).encode())
     return digest.hexdigest()

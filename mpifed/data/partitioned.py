@@ -4,6 +4,7 @@ to clients, splits each client's, and sends every rank those of its clients.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ from mpifed.data.base import (
 )
 from mpifed.data.images import angles, rotated
 from mpifed.data.partitions import (
+    BY_LABEL,
     FEWEST,
     Alpha,
     Classes,
@@ -46,6 +48,9 @@ from mpifed.random import stream
 
 # Samples that are sent at once, at most.
 PIECE = 4096
+
+# Published test samples of nobody that are one part.
+PART = 1024
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,8 @@ class PooledDataset(Dataset):
     partition : str
         How samples are dealt to the clients.
     dirichlet_alpha : float
-        Concentration of the partition ``dirichlet``: the larger, the more alike clients are.
+        Concentration of the partitions ``dirichlet``, ``balanced_dirichlet`` and
+        ``extended_dirichlet``: the larger, the more alike clients are.
     label_groups : int, optional
         Groups of labels, drawn by the seed; ``dirichlet`` deals each as one label. 3 is the choice
         of FedEM's published code for CIFAR-10; None deals label by label.
@@ -144,7 +150,7 @@ class PooledDataset(Dataset):
         published code, and the others are the clients. None deals one share for each client and
         fills small ones up from the largest.
     classes_per_client : int
-        Labels that a client has in the partition ``pathological``.
+        Labels that a client has in the partitions ``pathological`` and ``extended_dirichlet``.
     quantity_law : {'dirichlet', 'lognormal', 'power_law'}
         Law of the sizes in the partition ``quantity_skew``.
     quantity_alpha : float
@@ -209,11 +215,13 @@ class PooledDataset(Dataset):
             **partition_options,
         }
 
-        def divided() -> tuple[Pool, ShardRows]:
+        def divided(holds_out: bool = False) -> tuple[Pool, ShardRows]:
             source = read()
             if source.shard_rows is None:
-                indices = dealt(source, partition, n_clients, fraction, self.seed, options)
-                shard_rows = split_up(source, indices, self.seed, split)
+                indices = dealt(
+                    source, partition, n_clients, fraction, self.seed, options, holds_out
+                )
+                shard_rows = split_up(source, indices, self.seed, split, holds_out)
                 source = with_names(source, partition, indices, min_samples)
                 source = fitted(source, shard_rows)
                 pool = replace(source.pool, label_counts=_label_counts(source.pool, shard_rows))
@@ -222,15 +230,9 @@ class PooledDataset(Dataset):
             assert source.shard_rows is not None
             return source.pool, source.shard_rows
 
-        self._pool, self._shard_rows = agreed(communicator, divided)
+        self._divided = divided
+        self._take(*agreed(communicator, divided))
         pool = self._pool
-        self.description = Description(
-            *(pool.source, pool.input_shape, pool.n_classes, *counts_of(self._shard_rows)),
-            task=pool.task,
-            class_names=pool.class_names,
-            label_counts=pool.label_counts,
-            client_names=pool.client_names,
-        )
         self.divisor, self.is_uint8 = pool.divisor, pool.stored == "uint8"
         self.tokens_in = pool.stored if pool.stored in TOKEN_TYPES else None
         self.remarks = pool.remarks
@@ -240,6 +242,39 @@ class PooledDataset(Dataset):
                 f"data.rotations and data.rotation_spread turn pictures, but a sample of "
                 f"'{pool.source}' has the shape {pool.input_shape}"
             )
+
+    def _take(self, pool: Pool, shard_rows: ShardRows) -> None:
+        """Be the data set of some samples, dealt to clients."""
+        self._pool, self._shard_rows = pool, shard_rows
+        self.description = Description(
+            *(pool.source, pool.input_shape, pool.n_classes, *counts_of(shard_rows)),
+            task=pool.task,
+            class_names=pool.class_names,
+            label_counts=pool.label_counts,
+            client_names=pool.client_names,
+        )
+
+    def hold_out_published(self) -> Dataset | None:
+        """Deal again, without what was published for testing, and return that in parts."""
+
+        def dealt_again() -> tuple[Pool, ShardRows, np.ndarray] | None:
+            assert self._source is not None
+            tested = self._source.is_test
+            if tested is None or not tested.any():
+                return None
+            return *self._divided(holds_out=True), np.flatnonzero(tested)
+
+        again = agreed(self._communicator, dealt_again)
+        if again is None:
+            return None
+        pool, shard_rows, tested = again
+        self._take(pool, shard_rows)
+        central = copy.copy(self)
+        pieces = np.array_split(tested, -(-len(tested) // PART))
+        of_nobody = replace(self._pool, client_names=(), label_counts=None)
+        central._take(of_nobody, [(tested[:0], tested[:0], piece) for piece in pieces])
+        central._angles = None
+        return central
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``; ``InputError`` for a damaged file. Collective."""
@@ -332,10 +367,16 @@ def dealt(
     fraction: float,
     seed: int,
     options: Mapping[str, Any],
+    holds_out: bool = False,
 ) -> list[np.ndarray]:
-    """Return each client's samples of a source, by a partition of a fraction of them."""
+    """Return each client's samples of a source, by a partition of a fraction of them.
+
+    Those published for testing are nobody's where the data set ``holds_out`` these.
+    """
     keys = keys_of(source, partition)
     used = share_of(len(keys), fraction, seed)
+    if holds_out and source.is_test is not None:
+        used = used[~source.is_test[used]]
     rng = stream(seed, "partition")
     return [used[part] for part in deal_by(partition, keys[used], n_clients, rng, options)]
 
@@ -370,7 +411,7 @@ def keys_of(source: Source, name: str) -> np.ndarray:
     """What the partition ``name`` deals by."""
     pool = source.pool
     keys: np.ndarray | None = pool.labels  # of which contiguous, iid, quantity_skew only count
-    if name in ("dirichlet", "pathological") and pool.task != "classification":
+    if name in BY_LABEL and pool.task != "classification":
         keys = None
     elif name == "natural":
         keys = source.owner
@@ -386,9 +427,16 @@ def keys_of(source: Source, name: str) -> np.ndarray:
 
 
 def split_up(
-    source: Source, indices: list[np.ndarray], seed: int, parts: Parts | None
+    source: Source,
+    indices: list[np.ndarray],
+    seed: int,
+    parts: Parts | None,
+    holds_out: bool = False,
 ) -> ShardRows:
-    """Return each client's splits: 60/20/20 at random, or in the source's order, or published."""
+    """Return each client's splits: 60/20/20 at random, or in the source's order, or published.
+
+    Where the published test samples are held out, the last leaves clients without any.
+    """
     if parts is None:
         parts = "in_order" if source.pool.is_text else "60_20_20"
     if parts == "60_20_20":
@@ -405,7 +453,7 @@ def split_up(
     ]
     n_train, _, n_test = counts_of(shard_rows)
     for count, what in ((n_train, "training"), (n_test, "test")):
-        if count.min() < 1:
+        if count.min() < 1 and not (holds_out and what == "test"):
             raise InputError(
                 f"{prefix} no sample of the published {what} part for client {count.argmin()}; "
                 "data.split=60_20_20 mixes both parts"

@@ -27,8 +27,28 @@ FEWEST = 5
 
 
 # How samples are dealt, and how a client's are split.
-Name = Literal["contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
-GroupedName = Literal["natural", "contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
+Name = Literal[
+    "contiguous",
+    "dirichlet",
+    "balanced_dirichlet",
+    "extended_dirichlet",
+    "iid",
+    "pathological",
+    "quantity_skew",
+]
+GroupedName = Literal[
+    "natural",
+    "contiguous",
+    "dirichlet",
+    "balanced_dirichlet",
+    "extended_dirichlet",
+    "iid",
+    "pathological",
+    "quantity_skew",
+]
+# Those that deal by labels.
+BY_LABEL = ("dirichlet", "balanced_dirichlet", "extended_dirichlet", "pathological")
+
 Parts = Literal["60_20_20", "in_order", "published"]
 
 SplitRows = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -324,6 +344,64 @@ def dirichlet(
     return [share for share, kept in zip(shares, enough, strict=True) if kept]
 
 
+def balanced_dirichlet(
+    labels: np.ndarray,
+    n_clients: int,
+    rng: Generator,
+    *,
+    min_samples: MinSamples = FEWEST,
+    dirichlet_alpha: Alpha = 0.4,
+) -> list[np.ndarray]:
+    """Deal equally many samples to all clients, whose shares q of K labels are ~ Dir(alpha 1_K)
+    (Acar et al. 2021, sec. 4).
+
+    Clients draw labels in turn, each with probability q among the labels that are left.
+    """
+    check_enough(len(labels), n_clients, min_samples)
+    classes, left = np.unique(labels, return_counts=True)
+    logs = np.stack([_log_gamma(len(classes), dirichlet_alpha, rng) for _ in range(n_clients)])
+    quota = len(labels) // n_clients + (np.arange(n_clients) < len(labels) % n_clients)
+    counts = np.zeros(logs.shape, np.int64)
+    while (clients := np.flatnonzero(counts.sum(axis=1) < quota)).size:
+        clients = rng.permutation(clients)
+        among = np.where(left > 0, logs[clients], -np.inf)
+        ends = np.exp(among - among.max(axis=1, keepdims=True)).cumsum(axis=1)
+        drawn = (ends <= rng.random((len(clients), 1)) * ends[:, -1:]).sum(axis=1)
+        for label in np.unique(drawn):
+            first = clients[drawn == label][: left[label]]  # the others draw again
+            counts[first, label] += 1
+            left[label] -= len(first)
+    return deal(labels, classes, counts, rng)
+
+
+def extended_dirichlet(
+    labels: np.ndarray,
+    n_clients: int,
+    rng: Generator,
+    *,
+    min_samples: MinSamples = FEWEST,
+    classes_per_client: Classes = 2,
+    dirichlet_alpha: Alpha = 0.4,
+) -> list[np.ndarray]:
+    """Deal ``classes_per_client`` labels to each client, and the samples of a label by shares ~
+    Dir(alpha 1) to the clients that have it (ExDir, Li and Lyu 2023).
+
+    The paper's text could not be had: labels are handed out as by ``pathological``, and each client
+    first gets ceil(``min_samples`` / ``classes_per_client``) samples of each of its labels.
+    """
+    classes, sizes = np.unique(labels, return_counts=True)
+    least = -(-min_samples // classes_per_client)
+    pieces = _pieces_of(classes, sizes, n_clients, classes_per_client, least)
+    holds = _hand_out(pieces, n_clients, classes_per_client, rng)
+    counts = least * holds.astype(np.int64)
+    for label, size in enumerate(sizes):
+        holders = np.flatnonzero(holds[:, label])
+        logs = _log_gamma(len(holders), dirichlet_alpha, rng)
+        shares = _softmax(logs, np.zeros(len(holders), np.int64))
+        counts[holders, label] += rng.multinomial(size - least * len(holders), shares)
+    return deal(labels, classes, counts, rng)
+
+
 def group_of_each(labels: np.ndarray, n_groups: int, rng: Generator) -> np.ndarray:
     """Return the group of each label, int64: the labels that occur, divided at random into groups
     whose sizes differ by at most one.
@@ -379,7 +457,8 @@ def partition(
     sources, ...) and those of ``options`` that it takes.
     """
     rules: tuple[Callable[..., list[np.ndarray]], ...] = (
-        *(contiguous, dirichlet, iid, kmeans, natural, pachinko, pathological, quantity_skew),
+        *(contiguous, dirichlet, balanced_dirichlet, extended_dirichlet, iid, kmeans, natural),
+        *(pachinko, pathological, quantity_skew),
     )
     function = {rule.__name__: rule for rule in rules}[name]
     taken = {option: options[option] for option in options_of(function) if option in options}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
+from mpifed.data.archives import PARTS
 from mpifed.data.base import Task, check_texts
 from mpifed.data.partitioned import Pool, Source
 from mpifed.data.partitions import share_of
@@ -107,10 +109,15 @@ def count_sources(read: Read, options: Mapping[str, Any], run_seed: int) -> int:
 
 
 def with_partition(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-    """Fill in partition and split, by whether samples have clients and marks for testing."""
+    """Fill in partition and split, by whether samples have clients and marks for testing, as those
+    in a directory of clients' files do.
+    """
+    directory = Path(str(options.get("path") or os.devnull)).expanduser()
+    by_client = bool(options.get("client")) or directory.is_dir()
+    marked = bool(options.get("test")) or all((directory / part).is_dir() for part in PARTS)
     automatic = {
-        "partition": "natural" if options.get("client") else "iid",
-        "split": "published" if options.get("test") else "60_20_20",
+        "partition": "natural" if by_client else "iid",
+        "split": "published" if marked else "60_20_20",
     }
     return {**options, **{name: options.get(name) or automatic[name] for name in automatic}}
 

@@ -76,7 +76,7 @@ class Gossip(Exchange):
         (AD-PSGD). When is what the sections ``network`` and ``compute`` say.
     kept_versions : int, optional
         Values of each client that are kept for its neighbours under 'wait_free': a client sends
-        nothing new while all but one of them are on their way. None is as many as the delays of
+        nothing new while all except one are on their way. None is as many as the delays of
         first computations need, at least 2.
     when : {'every', 'late', 'geometric'} or list of int
         The rounds that communicate: every one; the last ``budget``; ``budget`` of them, at

@@ -14,7 +14,7 @@ import topologies
 from mpifed.components.registry import Section, checked_section, named
 from mpifed.errors import InputError
 from topologies.errors import TopologyError
-from topologies.graphs.files import graph_section
+from topologies.graphs.files import FAMILY_OF, graph_of, graph_section, is_adjacency
 from topologies.matrix import MixingMatrix
 from topologies.schedules.from_matrices import as_matrix, schedule_section
 
@@ -22,14 +22,6 @@ _ASYNCHRONY = ("asynchrony", "kept_versions")
 _OFTEN = {"when": "every", "budget": None, "gossip_steps": 1, "chebyshev": False}
 
 DEFAULT_TOPOLOGY, DEFAULT_WEIGHTS, DEFAULT_SCHEDULE = "erdos_renyi", "fmmc", "static"
-
-# The family that reads a file of each suffix.
-FILES: Mapping[str, str] = {
-    ".graphml": "graphml",
-    ".edges": "edge_list",
-    ".npz": "matrix",
-    ".csv": "matrix",
-}
 
 # Most rounds of a schedule that are stored with a configuration.
 MOST_ROUNDS = 1000
@@ -195,12 +187,15 @@ def _converted(field: str, convert: Any, value: Any) -> Any:
 def _topology(value: Any) -> Any:
     if isinstance(value, nx.Graph):
         return graph_section(value)
+    if is_adjacency(value):
+        return graph_section(graph_of(value, "the array"))
     if _is_array(value):
         raise TopologyError(
-            f"it is {type(value).__name__}, but a graph is wanted; pass a mixing matrix as weights"
+            f"it is {type(value).__name__}, but a graph is wanted, or an adjacency matrix of zeros "
+            "and ones; pass a mixing matrix as weights"
         )
-    if isinstance(value, (str, os.PathLike)) and Path(value).suffix in FILES:
-        return {"name": FILES[Path(value).suffix], "path": os.fspath(value)}
+    if isinstance(value, (str, os.PathLike)) and Path(value).suffix in FAMILY_OF:
+        return {"name": FAMILY_OF[Path(value).suffix], "path": os.fspath(value)}
     return value
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Literal, cast
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
+from mpifed.federation.traces import Trace
 from mpifed.random import client_keys, stream
 from topologies.schedules.sequences import states
 
@@ -101,7 +102,7 @@ class Stragglers:
     weights: Weights = _renormalised()
 
 
-Participation = float | Uniform | Bernoulli | Dropout | Stragglers
+Participation = float | Uniform | Bernoulli | Dropout | Stragglers | Trace
 
 # What ``participation.name`` may be, with its options.
 KINDS: Mapping[str, type] = {
@@ -109,6 +110,7 @@ KINDS: Mapping[str, type] = {
     "bernoulli": Bernoulli,
     "dropout": Dropout,
     "stragglers": Stragglers,
+    "trace": Trace,
 }
 
 
@@ -117,6 +119,17 @@ def shortest_form(participation: Participation) -> Participation:
     if isinstance(participation, Uniform) and participation.weights == "renormalised":
         return participation.fraction
     return participation
+
+
+def check_clients(participation: Participation, n_clients: int) -> None:
+    """Raise ``InputError`` where a trace cannot be read, or names clients that there are not."""
+    if isinstance(participation, Trace):
+        participation.check(n_clients)
+
+
+def is_drawn(participation: Participation) -> bool:
+    """Whether chance decides who takes part."""
+    return not isinstance(participation, Trace)
 
 
 def is_unbiased(participation: Participation) -> bool:
@@ -164,6 +177,8 @@ def _present_among(
             return ~_late(rate, training, seed, round)
         case Bernoulli(p=p):
             return stream(seed, "participation", round).random(n_clients)[training] < p
+        case Trace():
+            return participation.present(training, round)
     return everyone
 
 
@@ -178,7 +193,9 @@ def efforts(
 
 
 def inclusion(participation: Participation, n_training: int) -> float:
-    """Return the probability with which any of ``n_training`` clients takes part in a round."""
+    """Return the probability with which any of ``n_training`` clients takes part in a round, or
+    their mean share in a trace.
+    """
     fraction = fixed_fraction(participation)
     if fraction is not None:
         return count_participants(fraction, n_training) / n_training
@@ -189,6 +206,8 @@ def inclusion(participation: Participation, n_training: int) -> float:
             return recovery / (rate + recovery)
         case Stragglers(rate=rate, late="miss"):
             return 1.0 - rate
+        case Trace():
+            return participation.share(n_training)
     return 1.0
 
 

@@ -75,11 +75,19 @@ def read_yaml(path: Path) -> Any:
 
 def parse_value(text: str, key: str) -> Any:
     """Parse a YAML value."""
+    typed = one_line(repr(text), 100)
     try:
-        return _parse(text)
+        value = _parse(text)
     except (yaml.YAMLError, ValueError) as error:
-        typed = one_line(repr(text), 100)
         raise InputError(f"{key}: {typed} is not a valid YAML value{_reason(error)}") from None
+    for name in value if isinstance(value, dict) else ():
+        option, colon, word = str(name).partition(":")
+        if colon and value[name] is None:
+            raise InputError(
+                f"{key}: {typed} has no space after a colon, as YAML needs one; did you mean "
+                f"{key}.{option}={word}?"
+            )
+    return value
 
 
 def _reason(error: Exception) -> str:

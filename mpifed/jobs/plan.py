@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
-from annotated_types import Ge
 
 from mpifed.components.registry import plain
 from mpifed.config import configuration as config
 from mpifed.config.experiments import YAML_FILES, safe, split_words
+from mpifed.config.job import JobOptions
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import Dumper, as_text, parse_value, read_yaml
 from mpifed.results.results import read_summary
@@ -33,47 +34,20 @@ from topologies.schema import check_options
 # The templates of scripts, sites and examples, to which the folder jobs of a checkout leads.
 FILES = Path(__file__).parent / "files"
 
-Count = Annotated[int, Ge(1)]
-# A text which YAML takes for a number if it looks like one: an account, a size of memory.
-Text = int | str
-
 RANGE = re.compile(r"(\d+)-\d+")
+
+# A limit of time as SLURM takes it: minutes, minutes:seconds, hours:minutes:seconds, or days and
+# hours with more of these; and a size of memory.
+TIME = re.compile(
+    r"(?P<minutes>\d+)(:(?P<seconds>[0-5]?\d))?|(?P<h>\d+):(?P<m>[0-5]?\d):(?P<s>[0-5]?\d)"
+    r"|(?P<days>\d+)-(?P<hours>\d+)(:(?P<dm>[0-5]?\d)(:(?P<ds>[0-5]?\d))?)?"
+)
+UNLIMITED = ("infinite", "unlimited", "-1", "0")
+MEMORY = re.compile(r"\d+([kmgt]b?)?", re.IGNORECASE)
+
+# Seconds that the command ``module`` may take.
+MODULES = 60.0
 ONE_WORD = ("partition", "account", "qos", "mem", "mem_per_cpu", "time", "gpus_per_node")
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """The options of a job; None leaves the choice to SLURM or to mpifed."""
-
-    name: Text | None = None
-    ranks: Count | None = None
-    nodes: Count | str | None = None
-    ranks_per_node: Count | None = None
-    cpus_per_task: Count = 1
-    mem: Text | None = None
-    mem_per_cpu: Text | None = None
-    time: Text = "01:00:00"
-    warn_seconds: Count = 60
-    max_restarts: Annotated[int, Ge(0)] = 100
-    partition: Text | None = None
-    account: Text | None = None
-    qos: Text | None = None
-    constraint: Text | None = None
-    exclusive: bool = False
-    gpus_per_node: Text = 0
-    array_limit: Count | None = None
-    launcher: Literal["mpirun", "srun"] = "mpirun"
-    mpi: str = "auto"
-    mpirun: str | None = None
-    launcher_options: list[Text] | None = None
-    python: str | None = None
-    image: str | None = None
-    container: str = "apptainer"
-    container_options: list[Text] | None = None
-    modules: list[Text] | None = None
-    prologue: list[str] | None = None
-    environment: dict[str, Text] | None = None
-    extra_directives: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,10 +73,36 @@ def check(settings: Mapping[str, Any]) -> JobOptions:
                 raise InputError(f"job.{name} is {excerpt(text)}; it must be one line of text")
             if name in ONE_WORD and len(str(text).split()) > 1:
                 raise InputError(f"job.{name} is {excerpt(text)}; it must be one word")
+    seconds = limit_of(options.time)
+    if seconds is not None and seconds <= options.warn_seconds:
+        raise InputError(
+            f"job.time is {excerpt(options.time)}, {seconds:g} seconds, which must be more than "
+            f"job.warn_seconds, {options.warn_seconds}: so long before the limit SLURM warns a run"
+        )
+    for name, value in (("mem", options.mem), ("mem_per_cpu", options.mem_per_cpu)):
+        if value is not None and not MEMORY.fullmatch(str(value)):
+            raise InputError(
+                f"job.{name} is {excerpt(value)}; it must be a size of memory such as 500M or 16G"
+            )
     if options.image is None and ("container" in settings or options.container_options):
         raise InputError("job.image is missing, which job.container is to run")
     layout(options)
     return options
+
+
+def limit_of(time: str | int) -> float | None:
+    """Return a limit of time in seconds; None where it is unlimited."""
+    if str(time).lower() in UNLIMITED:
+        return None
+    parts = TIME.fullmatch(str(time))
+    if parts is None:
+        raise InputError(
+            f"job.time is {excerpt(time)}; it must be a time as SLURM has it: minutes, "
+            "hours:minutes:seconds such as 04:00:00, or days-hours:minutes:seconds"
+        )
+    scale = {"minutes": 60, "seconds": 1, "h": 3600, "m": 60, "s": 1}
+    scale |= {"days": 86400, "hours": 3600, "dm": 60, "ds": 1}
+    return sum(scale[name] * int(value or 0) for name, value in parts.groupdict().items())
 
 
 def layout(options: JobOptions) -> Layout:
@@ -272,6 +272,8 @@ def continued(job: Job, tasks: Sequence[int], words: Sequence[str]) -> tuple[Job
             continue
         from mpifed.training import request  # which imports torch, as no wrong name shall
 
+        if done and request.ended_before(directory, configuration):
+            continue
         stored = request.stored_configuration(directory)
         if stored is not None:
             request.check_changes(stored, configuration, directory, request.stored_horizon(stored))
@@ -295,9 +297,38 @@ def check_here(job: Job) -> Iterator[str]:
             yield f"job.{name} is {program}"
         else:
             raise InputError(f"job.{name} is '{program}'; there is no such program here")
+    missing = _missing_modules([str(name) for name in options.modules or ()])
+    if missing:
+        raise InputError(
+            f"job.modules has {', '.join(map(repr, missing))}; there is no such module here "
+            "(`module avail` lists them)"
+        )
     with experiment_file(job.experiment, job.text) as source:
+        mapping = config.read_experiment(source)
+        for run in job.runs:
+            configuration = config.resolve(
+                config.apply_overrides(mapping, run.overrides), job.layout.ranks
+            )
+            if job.layout.ranks > configuration.clients:
+                raise InputError(
+                    f"job.ranks is {job.layout.ranks}, which must be at most the number of "
+                    f"clients, {configuration.clients}: a rank hosts at least one"
+                )
         sweep.check_data(source, job.runs)
     yield "the data can be read here"
+
+
+def _missing_modules(names: Sequence[str]) -> list[str]:
+    """Return which modules the command ``module`` of a login shell does not have."""
+    if not names:
+        return []
+    script = 'for name; do module is-avail "$name" >/dev/null 2>&1 || echo "$name"; done'
+    words = ["bash", "-lc", script, "bash", *names]
+    try:
+        answer = subprocess.run(words, capture_output=True, text=True, timeout=MODULES, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return answer.stdout.splitlines()
 
 
 @contextmanager

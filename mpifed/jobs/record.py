@@ -16,7 +16,7 @@ from mpifed.io.atomic import replacing
 from mpifed.io.text import MissingFile, damaged, read_json, read_text
 from mpifed.jobs.plan import Job
 from mpifed.jobs.slurm import Queued
-from mpifed.results.results import read_metrics
+from mpifed.results.results import read_metrics, read_summary
 from mpifed.sweep.plan import Planned
 
 VERSION = 1
@@ -132,7 +132,8 @@ def status(record: Record, task: int, queued: Mapping[str, Queued] | None) -> di
 
 def _state(directory: Path, finished: bool, name: str, queued: Mapping[str, Queued] | None) -> str:
     if finished:
-        return "finished"
+        summary = directory / "summary.json"
+        return str(read_summary(summary)["status"]) if summary.exists() else "finished"
     if queued is None:
         return "SLURM does not answer"
     stopping = (directory / "job" / "stop").exists()

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from mpifed.config.job import JobOptions
 from mpifed.io.yaml_files import as_text
 from mpifed.jobs import slurm
-from mpifed.jobs.plan import FILES, Job, JobOptions
+from mpifed.jobs.plan import FILES, Job
 from mpifed.sweep.plan import Planned
 
 REPORT_MINUTES = 30

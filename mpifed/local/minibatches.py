@@ -129,8 +129,7 @@ def draw_orders(
     pass_keys = bits_at(keys[passes], number)
     samples = work.samples[passes]
     if sampling == "shuffled":
-        visited = shuffles(pass_keys, samples)
-        return torch.from_numpy(visited + np.repeat(starts[passes], samples))
+        return torch.from_numpy(shuffles(pass_keys, samples, starts[passes]))
     drawn = work.drawn[passes]
     counters = np.arange(drawn.sum()) - np.repeat(np.cumsum(drawn) - drawn, drawn)
     bits = bits_at(np.repeat(pass_keys, drawn), counters) >> np.uint64(32)

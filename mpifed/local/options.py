@@ -6,7 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
+
+# Epochs or steps of a round, whose minibatches are numbered by int64.
+MOST = 10**9
 
 Sampling = Literal["shuffled", "uniform"]
 
@@ -27,6 +30,9 @@ class LocalOptions:
         Learning rate of the first round.
     lr_schedule : {'constant', 'multi_step', 'sqrt', 'linear', 'cosine'}
         How the learning rate falls over the rounds.
+    lr_warmup : int
+        Rounds over which the learning rate rises to what the schedule says, by equal steps (Goyal
+        et al. 2017, sec. 2.2); local epochs where ``lr_clock`` counts these.
     lr_clock : {'round', 'local_epoch'}
         Whether the schedule counts rounds or local epochs.
     lr_horizon : int, optional
@@ -67,6 +73,7 @@ class LocalOptions:
     optimizer: Literal["sgd", "adam", "adamw", "muon"] = "sgd"
     lr: Annotated[float, Gt(0)] = 0.1
     lr_schedule: Literal["constant", "multi_step", "sqrt", "linear", "cosine"] = "constant"
+    lr_warmup: Annotated[int, Ge(0)] = 0
     lr_clock: Literal["round", "local_epoch"] = "round"
     lr_horizon: Annotated[int, Ge(1)] | None = None
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
@@ -77,8 +84,8 @@ class LocalOptions:
     weight_decay: Annotated[float, Ge(0)] = 0.0
     sam_radius: Annotated[float, Ge(0)] = 0.0
     batch_size: Annotated[int, Ge(1)] = 128
-    epochs: Annotated[int, Ge(1)] = 1
-    steps: Annotated[int, Ge(1)] | None = None
+    epochs: Annotated[int, Ge(1), Le(MOST)] = 1
+    steps: Annotated[int, Ge(1), Le(MOST)] | None = None
     sampling: Sampling = "shuffled"
     stepping: Literal["auto", "stacked", "one_by_one"] = "auto"
     buffers: Literal["average", "local"] = "average"

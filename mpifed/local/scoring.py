@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from mpifed.data.base import Split
 from mpifed.federation.clients import Clients
 from mpifed.models.base import Model
-from mpifed.models.loss import Loss, score
+from mpifed.models.loss import Loss, Score, likeliest, probabilities, score
 from mpifed.watchdog import heartbeat
 
 
@@ -33,12 +33,16 @@ def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarra
 
 @dataclass(frozen=True)
 class ClientScores:
-    """Scores of the clients' predictors, each float64 (clients,); see ``losses.Score``."""
+    """Scores of the clients' predictors, each float64 (clients,); see ``losses.Score``.
+
+    ``samples`` has what was asked for of their samples, client after client, by name.
+    """
 
     loss: np.ndarray
     nll: np.ndarray
     hits: np.ndarray
     possible: np.ndarray
+    samples: dict[str, np.ndarray]
 
 
 def client_scores(
@@ -48,9 +52,14 @@ def client_scores(
     split: Split,
     rows: np.ndarray,
     local_predictor: Callable[[int], torch.nn.Module] | None = None,
+    of_samples: Collection[str] = (),
 ) -> ClientScores:
-    """Evaluate the clients' predictors on their samples of a split."""
+    """Evaluate the clients' predictors on their samples of a split.
+
+    ``of_samples`` names what is returned of each sample; see ``predicted``.
+    """
     sums, most = np.zeros((4, len(rows))), model.scored_together
+    groups: dict[str, list[np.ndarray]] = {name: [] for name in of_samples}
     parts = [(i, part) for i, row in enumerate(rows) for part in samples_of(split, row, most)]
     for group in _groups(parts, parameters_of, most if local_predictor is None else 0):
         first = group[0][0]
@@ -61,7 +70,11 @@ def client_scores(
         if local_predictor is not None:
             z = torch.cat([z, local_predictor(first)(x)[None]])
         weights = [weights_of(i, split.x[part]) for i, part in group]
-        scored = score(model.loss, z, split.y[samples], _side_by_side(weights, sizes))
+        mixture = _side_by_side(weights, sizes)
+        scored = score(model.loss, z, split.y[samples], mixture)
+        for name, values in groups.items():
+            of_group = predicted(name, model.loss, z, split.y[samples], mixture, scored)
+            values.append(of_group.cpu().numpy())
         sizes_before, ids = np.cumsum([0, *sizes[:-1]]), [i for i, _ in group]
         for row, counted in ((2, scored.hits), (3, scored.possible)):
             counts = np.add.reduceat(counted.cpu().numpy(), sizes_before, dtype=np.float64)
@@ -74,7 +87,25 @@ def client_scores(
         )
     counts = split.counts[rows]
     means = np.divide(sums[:2], counts, out=np.full((2, len(rows)), np.nan), where=counts > 0)
-    return ClientScores(*means, *sums[2:])
+    joined = {name: np.concatenate(parts) for name, parts in groups.items() if parts}
+    return ClientScores(*means, *sums[2:], samples=joined)
+
+
+def predicted(
+    name: str, loss: Loss, outputs: Tensor, y: Tensor, mixture: Tensor | None, scored: Score
+) -> Tensor:
+    """Return of each of B samples its target ``y_true``, what is predicted, ``y_pred``, or its
+    probabilities ``y_score``.
+    """
+    if name == "y_true":
+        return y
+    if name == "y_score":
+        return probabilities(outputs, mixture)
+    if y.is_floating_point():
+        return outputs[0] if mixture is None else loss.mixed(outputs, mixture)
+    if outputs.shape[-1] == 1:  # by the rule of the accuracy, also of ties
+        return torch.where(scored.hits, y, 1 - y)
+    return likeliest(outputs, mixture)
 
 
 def _groups(

@@ -14,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -113,7 +113,7 @@ class Stacked:
     _plans: dict[tuple[bytes, int], Minibatches] = field(default_factory=dict)
     _buffer: Tensor | None = None
 
-    @property
+    @cached_property
     def alone(self) -> bool:
         """Whether each client steps alone, in the memory where its rows stay."""
         model = self.model
@@ -149,7 +149,7 @@ class Stacked:
         firsts = np.array([step.first for step in plan.steps if step.number == 0], np.int64)
         firsts[:1] = 0  # clients before the first that steps have no samples
         splits = clients.shards.train_in_parts(clients.rows[plan.order], firsts)
-        starts, begin, end = clients.starts[plan.order], 0, 0
+        starts, begin, end, block = clients.starts[plan.order], 0, 0, slice(0)
         compute: RowGradients = self.model.gradient
         if steps.mask is not None:
             compute = self.model.gradient_within(steps.mask.numbers)
@@ -169,25 +169,31 @@ class Stacked:
                     end, split, starts_there = next(splits)
                     shifts = starts_there - starts[begin:end]
                     lies_elsewhere, shift_of = shifts.any(), torch.from_numpy(shifts)
+                if block != slice(step.first, step.last):
+                    block = slice(step.first, step.last)
+                    part = slice(step.first * components, step.last * components)
+                    rows, rates_there, steps_before = (
+                        theta[block],
+                        rate_of[part],
+                        before[part, None],
+                    )
+                    block_moments = tuple(moment[block] for moment in own_moments)
                 if lies_elsewhere:
                     shift = shift_of[step.first - begin : step.last - begin, None].to(self.device)
                     visited = (visited.view(len(shift), -1) + shift).view(-1)
-                block = slice(step.first, step.last)
                 first_move = mover if step.number == 0 else None
                 if step.number == 0:
                     for one, source in list(zip(moving, sources, strict=True))[bool(first_move) :]:
                         torch.index_select(source, 0, order[block], out=one[block])
-                part = slice(step.first * components, step.last * components)
-                rate = rate_of[part]
+                rate = rates_there
                 if rate.shape[1] > 1:
                     epoch = torch.from_numpy(step.number // per_epoch[part]).to(self.device)
                     rate = rate.gather(1, epoch[:, None])
                 targets = split.y.index_select(0, visited)
                 batch = self._inputs(split.x, visited), targets, shares
-                w = start[block] if first_move else theta[block]
-                block_moments = tuple(moment[block] for moment in own_moments)
+                w = start[block] if first_move else rows
                 if steps.coupling is not None:
-                    done = before[part, None] + step.number * steps.coupling.steps
+                    done = steps_before + step.number * steps.coupling.steps
                     gradient_of = partial(self._gradient_of, batch, self.model.gradient)
                     context = gradient_of, self.rule, block_moments, block, done, terms, steps.mask
                     steps.coupling.move(Minibatch(w, order[block], step.number, rate, *context))
@@ -200,7 +206,7 @@ class Stacked:
                 change = self._gradient_of(batch, compute, w.flatten(0, 1))
                 for term in terms:
                     term.add_to(change.view_as(w), w, block, slice(None))
-                number = before[part, None] + (step.number + 1) if self.rule.counts_steps else 1.0
+                number = steps_before + (step.number + 1) if self.rule.counts_steps else 1.0
                 flat = tuple(moment.flatten(0, 1) for moment in block_moments)
                 w = w.flatten(0, 1)
                 if first_move:
@@ -217,8 +223,9 @@ class Stacked:
         """The gradient of the rows ``w`` on one minibatch each, padded to ``width``, or what else
         ``compute`` returns of them.
         """
-        x, y, scale = (part.unflatten(0, (len(w), self.width)) for part in batch)
-        gradient_of = compute if self.alone else partial(never_alone, compute)
+        shape = (len(w), self.width)
+        x, y, scale = (part.view(*shape, *part.shape[1:]) for part in batch)
+        gradient_of = compute if self.alone or len(w) > 1 else partial(never_alone, compute)
         gradient = gradient_of(w, x, y, scale)
         if not self.sam_radius:
             return gradient
@@ -417,11 +424,16 @@ def learning_rates(
     numpy.ndarray
         float64 (clients, most epochs of a client).
     """
-    schedule, shape = SCHEDULES[options.lr_schedule], (len(done), int(work.epochs.max(initial=0)))
+    shape = len(done), int(work.epochs.max(initial=0))
+
+    def factor(t: int) -> float:
+        rising = min(1.0, (t + 1) / options.lr_warmup) if options.lr_warmup else 1.0
+        return rising * SCHEDULES[options.lr_schedule](t, horizon)
+
     if options.lr_clock == "round":
-        rates = np.full(shape, options.lr * schedule(round - 1, horizon))
+        rates = np.full(shape, options.lr * factor(round - 1))
     else:
-        factors = [[schedule(d + e, horizon) for e in range(shape[1])] for d in done.tolist()]
+        factors = [[factor(d + e) for e in range(shape[1])] for d in done.tolist()]
         rates = options.lr * np.array(factors).reshape(shape)
     return rates if step_scale is None else rates * step_scale[:, None]
 
@@ -547,6 +559,8 @@ class LocalSolver:
         **options
             Fields of ``LocalOptions`` that differ.
         """
+        if options.get("lr_schedule") == "constant":
+            options.setdefault("lr_warmup", 0)
         changed = dataclasses.replace(self.options, **options)
         shared = self.horizon, self.longest, self.device
         names = purpose, epochs_field, self.step_scale

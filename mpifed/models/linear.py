@@ -63,15 +63,14 @@ class Linear(Model):
         weight = parameters[:, :size].view(-1, self.n_outputs, self.n_inputs)
         return weight, parameters[:, size:].unsqueeze(-1)
 
-    def _outputs(self, parameters: Tensor, x: Tensor) -> Tensor:
+    def _outputs(self, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
         """W x + b as (R, outputs, B), for flat inputs (R, B, inputs)."""
         # W xᵀ rather than x Wᵀ: with one output the kernel of the latter is half as fast.
-        weight, bias = self._split(parameters)
         z = torch.bmm(weight, x.transpose(1, 2))
         return z.add_(bias) if self.bias else z
 
     def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
-        return self._outputs(parameters, x.flatten(2)).transpose(1, 2)
+        return self._outputs(*self._split(parameters), x.flatten(2)).transpose(1, 2)
 
     def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         return self.logits_of_parts(parameters, x, [len(x)])
@@ -92,7 +91,7 @@ class Linear(Model):
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         x = x.flatten(2)
-        slopes = self._slopes(parameters, x, y, weights)
+        slopes = self._slopes(*self._split(parameters), x, y, weights)
         parts = [torch.bmm(slopes, x).flatten(1)]
         if self.bias:
             parts.append(slopes.sum(-1))
@@ -102,15 +101,17 @@ class Linear(Model):
         self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor
     ) -> None:
         x = x.flatten(2)
-        slopes = self._slopes(parameters, x, y, weights * rates)
         weight, bias = self._split(parameters)
+        slopes = self._slopes(weight, bias, x, y, weights * rates)
         subtract_products(weight, slopes, x)
         if self.bias:
             bias -= slopes.sum(-1, keepdim=True)
 
-    def _slopes(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    def _slopes(
+        self, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, weights: Tensor
+    ) -> Tensor:
         """Weighted derivatives of the losses by the outputs, (R, outputs, B)."""
-        z = self._outputs(parameters, x)
+        z = self._outputs(weight, bias, x)
         if self.n_outputs == 1 and self.loss is CROSS_ENTROPY:
             slopes = torch.sigmoid_(in_lanes(z, 2))[..., : y.shape[1]].sub_(y.unsqueeze(1))
         else:

@@ -51,8 +51,7 @@ def in_lanes(rows: Tensor, axis: int) -> Tensor:
     missing = -rows.shape[axis] % LANES
     if not missing:
         return rows
-    zeros = rows.new_zeros(*rows.shape[:axis], missing, *rows.shape[axis + 1 :])
-    return torch.cat([rows, zeros], axis)
+    return torch.constant_pad_nd(rows, [0, 0] * (rows.dim() - 1 - axis) + [0, missing])
 
 
 def aligned(mixture: Tensor, outputs: Tensor) -> Tensor:
@@ -150,16 +149,31 @@ def right_labels(
         p_true = torch.exp(-losses)
         right = torch.where(y == 1, p_true > 0.5, p_true >= 0.5)
     else:
-        right = _mixed_probabilities(outputs, mixture).argmax(-1) == y
+        right = likeliest(outputs, mixture) == y
     return right, torch.ones_like(right)
+
+
+def likeliest(outputs: Tensor, mixture: Tensor | None) -> Tensor:
+    """Return the most probable of several labels, int64 (...), for logits of M models."""
+    likely = outputs[0] if mixture is None else _mixed_probabilities(outputs, mixture)
+    return likely.argmax(-1)
+
+
+def probabilities(outputs: Tensor, mixture: Tensor | None) -> Tensor:
+    """Return sum_m pi_m p_m of B samples in float64: (B, classes), or (B,) of label 1 of two."""
+    z = in_lanes(outputs.double(), 1)
+    p = sigmoid(z[..., 0]) if z.shape[-1] == 1 else torch.softmax(z, -1)
+    if mixture is None:
+        return p[0, : outputs.shape[1]]
+    pi = mixture.double()
+    return mixed_output(p, pi if pi.dim() == 1 else in_lanes(pi, 1))[: outputs.shape[1]]
 
 
 def right_positions(
     outputs: Tensor, y: Tensor, mixture: Tensor | None, losses: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return at how many positions the most probable label is ``y``, and L: int64 (B,) each."""
-    likely = outputs[0] if mixture is None else _mixed_probabilities(outputs, mixture)
-    right = (likely.argmax(-1) == y).sum(-1)
+    right = (likeliest(outputs, mixture) == y).sum(-1)
     return right, torch.full_like(right, y.shape[-1])
 
 

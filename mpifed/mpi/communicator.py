@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -20,6 +21,7 @@ __all__ = [
     "Alone",
     "Communicator",
     "begin_mpi",
+    "check_launcher",
     "check_size",
     "communicator_of",
     "import_mpi",
@@ -29,6 +31,11 @@ __all__ = [
 
 # How many tasks a launcher says it started: Open MPI, MPICH/hydra, PMIx under SLURM, Intel MPI.
 LAUNCHER_SIZES = (*SIZE_VARIABLES, "MPI_LOCALNRANKS")
+
+CURE = (
+    "use the mpirun of the same MPI installation (that of an environment is in its bin: "
+    "`source .venv/bin/activate`), or name the launcher's library in MPI4PY_LIBMPI"
+)
 
 
 class Alone(Communicator):
@@ -113,6 +120,29 @@ def communicator_of(comm: Any) -> Communicator:
     return communicator if communicator.size > 1 else Alone()
 
 
+def check_launcher() -> None:
+    """Raise ``InputError`` where Open MPI's launcher has started a rank with MPICH's library.
+
+    MPICH would abort with words of PMIx; other pairs begin, each process a job of one rank.
+    """
+    if "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        return
+    with contextlib.suppress(ImportError, RuntimeError):  # no MPI, of which ``world`` speaks
+        import_mpi()
+        library = _library_name()
+        if library.startswith("MPICH"):
+            raise InputError(
+                f"the launcher is Open MPI's mpirun, but the MPI library of mpi4py is {library}, "
+                f"and they do not match; {CURE}"
+            )
+
+
+def _library_name() -> str:
+    """Return the name and version of the MPI library, on one line."""
+    text = sys.modules["mpi4py.MPI"].Get_library_version()
+    return " ".join(text.split(",")[0].split("\n")[0].replace("Version:", "").split())
+
+
 def check_size(size: int, expected: int | None, environment: dict[str, str], why: str = "") -> None:
     """Check the number of ranks that MPI reports."""
     if expected is not None and expected != size:
@@ -123,13 +153,14 @@ def check_size(size: int, expected: int | None, environment: dict[str, str], why
         )
     if size > 1 or expected is not None:
         return
+    library = f" ({_library_name()})" if "mpi4py.MPI" in sys.modules else ""
     for variable in LAUNCHER_SIZES:
         tasks = environment.get(variable, "")
         if tasks.isdigit() and int(tasks) > 1:
             raise InputError(
-                f"{variable} says that {tasks} tasks were started, but MPI knows of one{why}: the "
-                "MPI library that mpi4py uses and the launcher do not match; use the mpirun of the "
-                "same MPI installation, or srun --mpi=pmix or --mpi=pmi2"
+                f"{variable} says that {tasks} tasks were started, but MPI{library} knows of one"
+                f"{why}: the MPI library that mpi4py uses and the launcher do not match; {CURE}, "
+                "or srun --mpi=pmix or --mpi=pmi2"
             )
 
 

@@ -7,6 +7,7 @@ import contextlib
 import math
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,10 +20,10 @@ from mpifed.command import Parser, carried_out, parser_of, program
 from mpifed.config.experiments import safe
 from mpifed.errors import EXIT_FINISHED, InputError, closest
 from mpifed.report import tables
-from mpifed.report.charts import ROUNDS, SECONDS, Chart, charts, look_by_method
+from mpifed.report.answers import answers
+from mpifed.report.charts import GRAPH, ROUNDS, SECONDS, Chart, charts, look_by_method
 from mpifed.report.drawing import SIZE, Forest, Pictures, figure_of, forest_figure, save
 from mpifed.report.figure import (
-    GRAPH,
     PROGRESS,
     FigureRequest,
     chart_of,
@@ -32,8 +33,10 @@ from mpifed.report.figure import (
     grid_name,
     grids,
     series,
+    with_full_keys,
 )
 from mpifed.report.groups import (
+    BANDS,
     LIMITS,
     SPREADS,
     Estimate,
@@ -42,6 +45,8 @@ from mpifed.report.groups import (
     group_runs,
     last_differences,
     partner,
+    shared_title,
+    without_shared_title,
 )
 from mpifed.report.names import in_words, look
 from mpifed.report.page import page
@@ -67,10 +72,10 @@ AGAINST_ALL = ("test-accuracy", "bottom-decile", "train-loss")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run ``python -m mpifed.report``."""
-    return carried_out("mpifed.report", lambda: _report(sys.argv[1:] if words is None else words))
+    return carried_out("mpifed.report", lambda: report(sys.argv[1:] if words is None else words))
 
 
-def _report(words: Sequence[str]) -> int:
+def report(words: Sequence[str]) -> int:
     """Write what the options ask for, and print the tables and the names of the files."""
     options = parser().parse_args(words)
     request = request_of(options)
@@ -81,9 +86,9 @@ def _report(words: Sequence[str]) -> int:
     groups = [
         replace(group, name=names.get(group.method, ""), spread=options.spread) for group in groups
     ]
+    request = request and with_full_keys(runs, replace(request, spread=options.spread))
     scores = [ACCURACY, DECILE] * tables.shows_accuracies(groups)
-    # A terminal has no room for more than one of the measures.
-    printed = [tables.results(groups, scores + tables.measured(groups)[:1])]
+    printed = [tables.results(groups, scores + tables.printed(groups))]
     texts = {
         "table.md": tables.report_markdown(groups, notes),
         "table.csv": tables.report_csv(groups),
@@ -106,6 +111,8 @@ def _report(words: Sequence[str]) -> int:
         printed.append(of_clients)
     if options.latex:
         texts |= {name: table.latex() for name, table in latex.items()}
+        if confusions := tables.confusions(groups):
+            texts["confusion.tex"] = "\n".join(table.latex() for table in confusions)
     plain_texts = [texts[name] for name in latex if name in texts]
     # All is read and checked before anything is written.
     pictures = Pictures(options.format, options.size, options.font, options.font_size,
@@ -122,12 +129,14 @@ def _report(words: Sequence[str]) -> int:
         figures[name] = partial(grid_figure, cells, request)
     files: list[Path] = []
     if options.output is not None:
-        data_charts = charts_by_data(groups, against)
-        figures = _figures(data_charts, pictures) | forests(groups, against, pictures) | figures
+        short, title = without_shared_title(groups), shared_title(groups)
+        data_charts = charts_by_data(short, against, title)
+        figures = _figures(data_charts, pictures) | forests(short, against, pictures) | figures
         repeated = [*program("report").split(), *words]
-        texts = {"report.html": page(groups, notes, data_charts, against, repeated)} | texts
+        texts = {"report.html": page(short, notes, data_charts, against, repeated)} | texts
         files = _write(texts, figures, pictures, options.output)
     width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
+    print(*(textwrap.fill(sentence, width) for sentence in answers(groups, against, 1)), sep="\n")
     for table in printed:
         Console(width=WIDEST).print(table.terminal(width))
     print(*plain_texts, *(f"* {note}" for note in notes), *files, sep="\n")
@@ -154,13 +163,15 @@ def _write(
     return files
 
 
-def charts_by_data(groups: Sequence[Group], against: str | None) -> dict[str, list[Chart]]:
-    """Return the charts of each data set."""
+def charts_by_data(
+    groups: Sequence[Group], against: str | None, common_title: str = ""
+) -> dict[str, list[Chart]]:
+    """Return the charts of each data set; names of methods leave out their common title."""
     drawn = look_by_method(groups)
     by_data = {}
     for data in dict.fromkeys(group.data for group in groups):
         chosen = [group for group in groups if group.data == data]
-        by_data[data] = charts(chosen, drawn, partner(groups, data, against))
+        by_data[data] = charts(chosen, drawn, partner(groups, data, against), common_title)
     return by_data
 
 
@@ -197,8 +208,9 @@ def forests(
             rows: dict[str, Estimate | str] = {}
             for group in others:
                 values = 100 * last_differences(group, other, ACCURACY)
-                rows[group.title] = estimate(values) if len(values) else "no common round"
-            title = f"Test accuracy minus that of {other.title} (points, 95 % intervals)"
+                found = estimate(values, group.spread)
+                rows[group.title] = found if len(values) else "no common round"
+            title = f"Test accuracy minus that of {other.title} (points, {BANDS[other.spread]})"
             forest = Forest(other.words[0], rows, look(0))
             name = f"{_prefix(data, datas)}differences"
             figures[name] = partial(forest_figure, title, [[forest]], pictures)
@@ -227,7 +239,7 @@ def request_of(options: argparse.Namespace) -> FigureRequest | None:
     levels = tuple(options.level)
     if options.grid and levels:
         raise InputError("--level needs --figure")
-    return FigureRequest(column, options.x or ROUNDS, by, options.linear, aside, levels)
+    return FigureRequest(column, options.x or ROUNDS, by, options.linear, aside, levels=levels)
 
 
 def _method(option: str, name: str, groups: Sequence[Group]) -> str:
@@ -304,7 +316,7 @@ def parser() -> Parser:
     )
     command_line.add_argument("--against", metavar="METHOD", help="a method as the table names it")
     command_line.add_argument(
-        "--spread", choices=SPREADS, default="ci", help="what is shown behind ±"
+        "--spread", choices=SPREADS, default="ci", help="what is behind ± and in bands"
     )
     command_line.add_argument("--latex", action="store_true", help="tables of LaTeX, with booktabs")
     command_line.add_argument(

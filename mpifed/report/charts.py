@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mpifed.report.groups import Curve, Group, contractions, difference
+from mpifed.report.groups import (
+    BANDS,
+    Curve,
+    Estimate,
+    Group,
+    contractions,
+    difference,
+    estimate,
+)
 from mpifed.report.names import Look, looks_of_methods
-from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, MEASURES, SCORES
-from mpifed.report.tables import bit_prefix, measured
+from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, SCORES
+from mpifed.report.tables import bit_prefix, measured, measures
 
 LINES = 6  # in one panel; more make small multiples
 
@@ -20,12 +30,23 @@ X_LABELS = {
     SECONDS: "wall time (s)",
     CLOCK: "time of the simulated federation (s)",
 }
+# Numbers of the mixing matrices, as ``Exchange.graph`` has them.
+GRAPH = {
+    "p": "consensus rate p",
+    "spectral_gap": "spectral gap, a round",
+    "degree": "degree: messages to a client in a round, at most",
+}
+PER_CENT = (0.0, 100.0)
+MANY = 3  # different numbers of graphs that make a chart
 WIDE = 10.0  # from this ratio of most to fewest bits on, their axis is logarithmic
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of finite points, with the half height of its band."""
+    """One curve of finite points, with the half height of its band.
+
+    Where points have names, they are what is drawn: each with its errors in both directions.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -34,6 +55,8 @@ class Line:
     look: Look
     method: str = ""
     panel: str = ""
+    x_band: np.ndarray | None = None
+    points: tuple[str, ...] = ()
 
     def part(self, keep: np.ndarray) -> Line:
         """Return some points of the line."""
@@ -44,7 +67,9 @@ class Line:
 class Chart:
     """Lines on a pair of axes, in as many panels as they need.
 
-    ``marks`` has vertical lines with their names by the title of their panel, "" for all of them.
+    ``common`` is what all lines have in common, the data set first, and ``bands`` what is around
+    them. Bands are cut at ``y_ends``. ``marks`` has vertical lines with their names by the title of
+    their panel, "" for all of them.
     """
 
     column: str
@@ -57,6 +82,9 @@ class Chart:
     x_log: bool = False
     y_log: bool = False
     marks: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    common: str = ""
+    bands: str = ""
+    y_ends: tuple[float, float] = (-math.inf, math.inf)
 
     @property
     def name(self) -> str:
@@ -64,28 +92,46 @@ class Chart:
         return f"{self.column}-{self.x}" if self.x else self.column
 
     @property
+    def remark(self) -> str:
+        """The subtitle with what bands and errors are, if there are some."""
+        bands = any(line.band.any() for line in self.lines) and self.bands
+        return "; ".join(filter(None, (self.subtitle, bands)))
+
+    @property
     def x_limits(self) -> tuple[float, float]:
         """The ends of the horizontal axis."""
         if not self.x:  # shares of the clients
             return 0.0, 100.0
-        low = float(min(line.x.min() for line in self.lines))
-        high = float(max(line.x.max() for line in self.lines))
+        errors = [0.0 if line.x_band is None else line.x_band for line in self.lines]
+        ends = list(zip(self.lines, errors, strict=True))
+        low = float(min((line.x - error).min() for line, error in ends))
+        high = float(max((line.x + error).max() for line, error in ends))
         return around(low, high, self.x_log, 0.03)
 
     @property
     def y_limits(self) -> tuple[float, float]:
-        """The ends of the vertical axis: around lines, their bands, and guides."""
-        lows = [float((line.y - line.band).min()) for line in (*self.lines, *self.guides)]
-        return around(
-            min(lows), max(float((line.y + line.band).max()) for line in self.lines), self.y_log
-        )
+        """The ends of the vertical axis: around lines, guides, and bands.
+
+        Bands are cut where they would take more than half of the axis.
+        """
+        every = (*self.lines, *self.guides)
+        low, high = (float(end) for end in (min(line.y.min() for line in every),
+                                            max(line.y.max() for line in every)))  # fmt: skip
+        least = min(float((line.y - line.band).min()) for line in every)
+        most = max(float((line.y + line.band).max()) for line in self.lines)
+        if self.y_log:
+            return around(least, most, log=True)
+        room = (high - low) / 2 or math.inf
+        ends = max(least, low - room, self.y_ends[0]), min(most, high + room, self.y_ends[1])
+        return around(min(low, ends[0]), max(high, ends[1]))
 
     def panels(self) -> list[list[Line]]:
         """Return the lines of each panel, as evenly as it can be."""
         panels = []
         for panel in dict.fromkeys(line.panel for line in self.lines):
             lines = [line for line in self.lines if line.panel == panel]
-            parts = np.array_split(np.arange(len(lines)), -(-len(lines) // LINES))
+            count = 1 if lines[0].points else -(-len(lines) // LINES)
+            parts = np.array_split(np.arange(len(lines)), count)
             panels += [[lines[index] for index in part] for part in parts]
         return panels
 
@@ -118,14 +164,21 @@ def look_by_method(groups: Sequence[Group]) -> dict[str, Look]:
 
 
 def charts(
-    groups: Sequence[Group], drawn: Mapping[str, Look], other: Group | None = None
+    groups: Sequence[Group],
+    drawn: Mapping[str, Look],
+    other: Group | None = None,
+    common_title: str = "",
 ) -> list[Chart]:
-    """Return the charts of one data set for which its runs have numbers."""
-    data = groups[0].words[0]
+    """Return the charts of one data set for which its runs have numbers.
+
+    ``common_title`` is what the names of all methods leave out.
+    """
     candidates = []
-    for column, measure in (SCORES | {c: MEASURES[c] for c in measured(groups)}).items():
+    measure_of = measures(groups)
+    for column, measure in {c: measure_of[c] for c in (*SCORES, *measured(groups))}.items():
         name = "bottom-decile" if column == DECILE else column.replace("_", "-")
-        chart = Chart(name, ROUNDS, measure.title, data, X_LABELS[ROUNDS], y_log=measure.log)
+        chart = Chart(name, ROUNDS, measure.title, "", X_LABELS[ROUNDS], y_log=measure.log)
+        chart = replace(chart, y_ends=PER_CENT) if measure.percent else chart
         curves = [(group, group.curve(column, measure.factor)) for group in groups]
         for x in (ROUNDS, BITS) if name == CLOCK else (ROUNDS, BITS, SECONDS, CLOCK):
             lines = _lines(x, curves, drawn)
@@ -137,9 +190,12 @@ def charts(
         title = f"Test accuracy minus that of {other.title} (points)"
         curves = [(g, difference(g, other, ACCURACY, 100)) for g in groups if g is not other]
         lines = _lines(ROUNDS, curves, drawn)
-        candidates.append(Chart("difference", ROUNDS, title, data, X_LABELS[ROUNDS], tuple(lines)))
+        candidates.append(Chart("difference", ROUNDS, title, "", X_LABELS[ROUNDS], tuple(lines)))
     candidates += [_of_clients(groups, drawn), _of_consensus(groups, drawn)]
-    return [chart for chart in candidates if chart.lines]
+    candidates += [_of_graphs(groups, drawn, number) for number in GRAPH]
+    common = ", ".join(filter(None, (groups[0].words[0], common_title)))
+    bands = f"bands: {BANDS[groups[0].spread]} over seeds"
+    return [replace(c, common=common, bands=c.bands or bands) for c in candidates if c.lines]
 
 
 def _lines(x: str, curves: Sequence[tuple[Group, Curve]], drawn: Mapping[str, Look]) -> list[Line]:
@@ -150,7 +206,7 @@ def _lines(x: str, curves: Sequence[tuple[Group, Curve]], drawn: Mapping[str, Lo
         positions = group.curve(x.replace("-", "_")).mean if positions is None else positions
         finite = np.isfinite(curve.mean)
         if finite.any() and np.isfinite(positions).all():
-            line = Line(positions, curve.mean, curve.deviation, group.title, drawn[group.method])
+            line = Line(positions, curve.mean, curve.band, group.title, drawn[group.method])
             lines.append(replace(line, method=group.method).part(finite))
     return lines
 
@@ -199,13 +255,13 @@ def _of_clients(groups: Sequence[Group], drawn: Mapping[str, Look]) -> Chart:
             lines.append(Line(share, y, np.zeros_like(y), group.title, look, group.method))
     title, x_label = "Test accuracy of each client (%)", "clients, least accurate first (%)"
     marks = {"": (10.0, "bottom decile")}
-    return Chart("clients", "", title, groups[0].words[0], x_label, tuple(lines), marks=marks)
+    return Chart("clients", "", title, "", x_label, tuple(lines), marks=marks)
 
 
 def _of_consensus(groups: Sequence[Group], drawn: Mapping[str, Look]) -> Chart:
     """The squared distance from consensus, and the predicted one from its start."""
     title = "Distance from consensus, (1/n) Σ ‖x − x̄‖²"
-    chart = Chart("consensus-distance", ROUNDS, title, groups[0].words[0], X_LABELS[ROUNDS])
+    chart = Chart("consensus-distance", ROUNDS, title, "", X_LABELS[ROUNDS])
     curves = [(group, group.curve(DISTANCE)) for group in groups]
     chart = _scaled(replace(chart, y_log=True), _lines(ROUNDS, curves, drawn))
     if not chart.lines:
@@ -221,5 +277,30 @@ def _of_consensus(groups: Sequence[Group], drawn: Mapping[str, Look]) -> Chart:
             x = np.linspace(line.x[0], min(last, end), 50)
             y = line.y[0] * factor ** (x - line.x[0])
             guides.append(replace(line, x=x, y=y, band=np.zeros_like(x)))
-    remark = "; thin: what averaging alone is predicted to leave" if guides else ""
-    return replace(chart, subtitle=chart.subtitle + remark, guides=tuple(guides))
+    remark = "thin: what averaging alone is predicted to leave" if guides else ""
+    return replace(chart, subtitle=remark, guides=tuple(guides))
+
+
+def _of_graphs(groups: Sequence[Group], drawn: Mapping[str, Look], number: str) -> Chart:
+    """The last accuracy against a number of the graph, means over seeds and draws of the graph."""
+    lines = []
+    for group in groups:
+        x = estimate(
+            np.array([run.graph.get(number, math.nan) for run in group.runs]), group.spread
+        )
+        y = group.estimate(ACCURACY, 100)
+        if x.count and y.count:
+            lines.append(named_point(x, y, group.title, drawn[group.method], group.method))
+    if len({float(line.x[0]) for line in lines}) < MANY:
+        lines = []
+    title = f"Test accuracy (%) against the {re.split('[,:]', GRAPH[number])[0]}"
+    bands = f"bars: {BANDS[groups[0].spread]} over seeds"
+    return Chart("graph", number, title, "", GRAPH[number], tuple(lines), bands=bands,
+                 y_ends=PER_CENT)  # fmt: skip
+
+
+def named_point(x: Estimate, y: Estimate, name: str, look: Look, method: str = "") -> Line:
+    """Return a point with its errors and its name."""
+    x_band, band = (np.nan_to_num([one.shown]) for one in (x, y))
+    place = np.array([x.mean]), np.array([y.mean])
+    return Line(*place, band, name, look, method, x_band=x_band, points=(name,))

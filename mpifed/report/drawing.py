@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,11 +53,11 @@ DOTS, DOTS_OF_MANY = 200, 110  # an inch, of one panel and of several
 # In letters, whose height is 1 / 72 inches a point.
 LEFT, BOTTOM, ABOVE = 5.0, 3.9, 0.9  # margins for numbers and labels
 TITLE, ROW, LETTER = 1.25, 1.25, 0.72  # heights of rows; the width of a bold letter
-LONGEST = 34  # letters in a row of a name beside its line
 
+Y_AXIS = "y-axis"  # the group id of the numbers and the grid of the vertical axis
 FEW_POINTS = 12  # up to so many points each gets a marker
 APART = 0.2  # of the axes between two markers of a line with more points
-BANDS = "; bands: one standard deviation over seeds"
+NARROW = 0.56  # the width of a letter that is not bold
 INTERVAL = 4  # points of a thinned curve, of which the least and largest value are drawn
 
 
@@ -70,6 +71,8 @@ class Pictures:
     font_size: float = 11.0
     titles: Mapping[str, str] = field(default_factory=dict)
     x_labels: Mapping[str, str] = field(default_factory=dict)
+    longest: int = 34
+    """Letters in a row of a name beside its line."""
 
     def style(self) -> Any:
         """Return the parameters of matplotlib."""
@@ -98,11 +101,14 @@ def figure_of(
     across = min(ACROSS, math.ceil(math.sqrt(len(panels))))
     down = -(-len(panels) // across)
     em = pictures.font_size / 72
-    names = [[textwrap.fill(line.name, LONGEST) for line in lines] for lines in panels]
+    # A line whose only point has its name has none in the margin.
+    ended = [[line for line in lines if line.points != (line.name,)] for lines in panels]
+    names = [[_filled(line.name, pictures.longest) for line in lines] for lines in ended]
     rows = [sum(1 + name.count("\n") for name in each) for each in names]
     width, height = (side * (SMALL if several else 1) for side in pictures.size)
     height = max(height, (BOTTOM + ABOVE + ROW * max(rows)) * em)
-    longest = max(len(row) for each in names for name in each for row in name.split("\n"))
+    every = [row for each in names for name in each for row in name.split("\n")]
+    longest = max(map(len, every), default=0)
     right = (2 + LETTER * longest) * em
     width += right
     title = pictures.titles.get(chart.name, pictures.titles.get(chart.column, chart.title))
@@ -113,7 +119,7 @@ def figure_of(
     figure = Figure(size, DOTS_OF_MANY if several else DOTS)
     if titled:
         start, high = LEFT * em / size[0], size[1]
-        subtitle = chart.subtitle + BANDS * any(line.band.any() for line in chart.lines)
+        subtitle = "; ".join(filter(None, (chart.common, chart.remark)))
         figure.text(start, 1 - 0.8 * em / high, title, va="top", weight="bold", fontsize="large",
                     parse_math=False)  # fmt: skip
         figure.text(start, 1 - top / high, subtitle, color=GREY, fontsize="small", parse_math=False)
@@ -128,9 +134,11 @@ def figure_of(
         )
         axes.set_xlabel(x_label, parse_math=False)
         axes.set_title(lines[0].panel if titled else "", fontsize="medium", parse_math=False)
+        axes.yaxis.set_gid(Y_AXIS)
         _scales(axes, chart, lines[0].panel, "medium" if not titled else "small")
         _draw(axes, chart, lines)
-        _name_lines(axes, lines, names[index], pictures.font_size)
+        _name_lines(axes, ended[index], names[index], pictures.font_size)
+        _name_points(axes, lines, pictures.font_size)
     return figure
 
 
@@ -168,6 +176,14 @@ def _draw(axes: Axes, chart: Chart, lines: Sequence[Line]) -> None:
                       linestyle=(0, (4, 3)), gid=_id(guide, "guide"))  # fmt: skip
     intervals = int(72 * axes.bbox.width / axes.figure.dpi / INTERVAL)
     for index, line in enumerate(lines):
+        if line.points:
+            drawn = axes.errorbar(
+                line.x, line.y, line.band, line.x_band, fmt=line.look.marker, capsize=2.5,
+                color=line.look.colour, elinewidth=1.2, markersize=6, zorder=3,
+            )  # fmt: skip
+            for part in drawn.get_children():
+                part.set_gid(_id(line, "mark"))
+            continue
         thin = line.part(thinned(line.y, intervals))
         colour, x, y = line.look.colour, thin.x, thin.y
         # Markers of a long line are not where those of others are.
@@ -185,12 +201,19 @@ def _draw(axes: Axes, chart: Chart, lines: Sequence[Line]) -> None:
                       linestyle=(0, (1, 2)), gid=_id(line, "rest"))  # fmt: skip
 
 
+def _filled(name: str, longest: int) -> str:
+    """Return a name in rows, of which none ends before or behind an equals sign."""
+    return textwrap.fill(name.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"), longest)
+
+
 def _id(line: Line, part: str) -> str:
     return f"{part} of {line.method}"
 
 
 def _name_lines(axes: Axes, lines: Sequence[Line], names: Sequence[str], size: float) -> None:
     """Write each line's name in the right margin, beside its last value or as near as it fits."""
+    if not lines:
+        return
     axes.get_ylim()  # settles the scale that the transformation below uses
     points = axes.figure.dpi / 72  # pixels
     on_screen = axes.transData.transform([(line.x[-1], line.y[-1]) for line in lines])
@@ -210,6 +233,49 @@ def _name_lines(axes: Axes, lines: Sequence[Line], names: Sequence[str], size: f
         )  # fmt: skip
         if text.arrow_patch is not None:
             text.arrow_patch.set_gid(_id(line, "lead"))
+
+
+def _name_points(axes: Axes, lines: Sequence[Line], size: float) -> None:
+    """Write the names of points beside them, where they cover nothing, as far as there is room."""
+    axes.get_ylim()  # settles the scale that the transformation below uses
+    points = axes.figure.dpi / 72  # pixels
+    named = [
+        (name, place, axes.transData.transform(place) / points, line)
+        for line in lines
+        for name, *place in zip(line.points, line.x, line.y, strict=False)
+    ]
+    # Rectangles (left, bottom, right, top) that are taken: the points, then their names.
+    taken = [(x - 5, y - 5, x + 5, y + 5) for *_, (x, y), _ in named]
+    for line in filter(attrgetter("points"), lines):
+        across = np.zeros_like(line.x) if line.x_band is None else line.x_band
+        for x, y, wide, high in zip(line.x, line.y, across, line.band, strict=True):
+            bars = [(x - wide, y), (x + wide, y), (x, y - high), (x, y + high)]
+            left, right, low, top = axes.transData.transform(bars) / points
+            taken += [(*(left - 1), *(right + 1)), (*(low - 1), *(top + 1))]
+    box = axes.bbox.x0 / points, axes.bbox.y0 / points, axes.bbox.x1 / points
+    for name, place, (x, y), line in named:
+        wide, gap = NARROW * size * len(name), 0.7 * size
+        candidates = [
+            (x + dx if dx > 0 else x - wide - gap if dx < 0 else x - wide / 2, y + dy - size / 2)
+            for dy in (0, gap + 3, -gap - 3, 2 * gap + 6, -2 * gap - 6)
+            for dx in ((gap, -gap) if dy == 0 else (gap, 0, -gap))
+        ]
+        rooms = [(left, low, left + wide, low + size) for left, low in candidates]
+        inside = [r for r in rooms if box[0] <= r[0] and r[2] <= box[2] and box[1] <= r[1]] or rooms
+        room = min(inside, key=lambda room: sum(_overlap(room, other) for other in taken))
+        taken.append(room)
+        axes.annotate(
+            name, place, xytext=(room[0] - x, room[1] + size / 2 - y), textcoords="offset points",
+            color=line.look.colour, va="center", annotation_clip=False, parse_math=False,
+            gid=_id(line, "tag"),
+        )  # fmt: skip
+
+
+def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the area that two rectangles have in common."""
+    wide = min(one[2], other[2]) - max(one[0], other[0])
+    high = min(one[3], other[3]) - max(one[1], other[1])
+    return max(0.0, wide) * max(0.0, high)
 
 
 def spread(
@@ -244,7 +310,9 @@ def svg_panels(
         box = axes.get_position()
         x = (box.x0 * wide, box.x1 * wide, *chart.x_limits, chart.x_log)
         y = ((1 - box.y0) * high, (1 - box.y1) * high, *chart.y_limits, chart.y_log)
-        ends = "; ".join(f"{line.name} ends at {line.y[-1]:.4g}" for line in lines)
+        ends = "; ".join(
+            f"{line.name} {'is' if line.points else 'ends'} at {line.y[-1]:.4g}" for line in lines
+        )
         label = html.escape(f"{chart.title} against {chart.x_label}. {ends}.")
         tag = (
             f'<svg class="panel" style="--cut:{wide / (x[1] + pictures.font_size):.3f}" '
@@ -290,7 +358,7 @@ def _inline(
     def group(match: re.Match[str]) -> str:
         part, _, method = html.unescape(match[1]).partition(" of ")
         if method not in numbers:
-            return "<g>"
+            return f'<g class="{part}">' if part == Y_AXIS else "<g>"
         name = f' data-name="{names[method]}"' if part == "line" else ""
         return f'<g class="{part}" data-s="{numbers[method]}"{name}>'
 
@@ -344,7 +412,7 @@ def _draw_forest(axes: Axes, forest: Forest, names: Sequence[str]) -> None:
             axes.annotate(one, (0, row), xytext=(4, 0), textcoords="offset points", va="center",
                           fontsize="small", color=GREY)  # fmt: skip
         elif one is not None and math.isfinite(one.mean):
-            half = one.half_width if math.isfinite(one.half_width) else None
+            half = one.shown if math.isfinite(one.shown) else None
             axes.errorbar(
                 one.mean, row, xerr=half, fmt=forest.look.marker, color=forest.look.colour,
                 markersize=5, elinewidth=1.4, capsize=2.5,

@@ -16,9 +16,9 @@ import numpy as np
 
 from mpifed.config.experiments import safe
 from mpifed.errors import InputError, closest
-from mpifed.report.charts import ROUNDS, Chart, Line
-from mpifed.report.groups import NO_DIFFERENCE, leaves
-from mpifed.report.names import look
+from mpifed.report.charts import GRAPH, ROUNDS, Chart, Line
+from mpifed.report.groups import BANDS, NO_DIFFERENCE, leaves, spread_of
+from mpifed.report.names import in_words, look
 from mpifed.report.runs import COLUMNS, MEASURES, Run, check_column, larger_is_better
 from mpifed.report.tables import NONE, Bold, Cell, Table, csv_lines, in_markdown
 
@@ -36,12 +36,7 @@ PROGRESS = {
     "floats": ("up_floats", "numbers sent by all clients"),
     "simulated_seconds": ("simulated_seconds", "seconds of the simulated federation"),
 }
-# Values of x that are of the mixing matrices, as ``Exchange.graph`` has them, and what sets them.
-GRAPH = {
-    "p": "consensus rate p",
-    "spectral_gap": "spectral gap, a round",
-    "degree": "degree: messages to a client in a round, at most",
-}
+# What sets the numbers of ``GRAPH``.
 SETS_GRAPH = ("exchange.topology", "exchange.weights", "exchange.schedule")
 # Keys that never separate panels: also the length of a run and the run it started from.
 NO_PANEL = (*NO_DIFFERENCE, "rounds", "algorithm.start_from")
@@ -62,7 +57,23 @@ class FigureRequest:
     by: tuple[str, ...] = ()
     linear: bool = False
     aside: tuple[str, ...] = ()
+    spread: str = "ci"
     levels: tuple[tuple[str, float], ...] = ()
+
+
+def with_full_keys(runs: Sequence[Run], request: FigureRequest) -> FigureRequest:
+    """Return a request whose keys are complete: ``topology`` is ``exchange.topology.name``."""
+    keys = {key for run in runs for key in leaves(run.config)}
+
+    def full(key: str) -> str:
+        if key in keys or key in (*PROGRESS, *GRAPH):
+            return key
+        ends = (f".{key}", f".{key}.name")
+        fitting = [one for one in keys if one == f"{key}.name" or one.endswith(ends)]
+        return fitting[0] if len(fitting) == 1 else key
+
+    by, aside = (tuple(map(full, some)) for some in (request.by, request.aside))
+    return replace(request, x=full(request.x), by=by, aside=aside)
 
 
 def _settings(
@@ -105,7 +116,7 @@ def label(settings: Mapping[str, str], keys: Sequence[str]) -> str:
 
 def short(key: str) -> str:
     """Return the last part of a dotted key; the section for the name of a component."""
-    return key.rpartition(".")[2] if not key.endswith(".name") else key.split(".")[0]
+    return key.removesuffix(".name").rpartition(".")[2]
 
 
 def naturally(text: str) -> list[tuple[float, str]]:
@@ -139,21 +150,29 @@ def series(runs: Sequence[Run], request: FigureRequest) -> list[Line]:
     """Return the lines that ``request`` asks for, averaged over seeds, in the order of the runs.
 
     Where no run of a line has the key of x, x is NaN, and the line is level, as ``levels`` are.
+    Where x is a number of graphs, each graph is a point with a name, averaged also over draws of
+    the graph.
     """
     flat, apart = _settings(runs, request, PROGRESS)
     if request.x in PROGRESS:
         check_column(runs, PROGRESS[request.x][0])
     by_line: dict[tuple[str, str], dict[str, list[np.ndarray]]] = {}
-    for run, settings in zip(runs, flat, strict=True):
+    graphs = _graph_names(flat) if request.x in GRAPH else []
+    for number, (run, settings) in enumerate(zip(runs, flat, strict=True)):
         by_point = by_line.setdefault((label(settings, apart), label(settings, request.by)), {})
         point = "" if request.x in PROGRESS else settings.get(request.x, "nan")
-        by_point.setdefault(point, []).append(_points(run, request, point))
+        name = graphs[number] if graphs else point
+        by_point.setdefault(name, []).append(_points(run, request, point))
     lines = []
     for (panel, line), by_point in by_line.items():
-        x, y = np.concatenate(list(map(_mean, by_point.values())), axis=1)
+        means = [_mean(parts, request.spread) for parts in by_point.values()]
+        x, y, x_band, band = np.concatenate(means, axis=1)
         order = np.argsort(x, kind="stable")
-        none = np.zeros_like(y)
-        lines.append(Line(x[order], y[order], none, line, look(0), line, panel))
+        drawn = Line(x[order], y[order], band[order], line, look(0), line, panel)
+        if graphs:
+            names = np.array(list(by_point))[order].tolist()
+            drawn = replace(drawn, x_band=x_band[order], points=tuple(names))
+        lines.append(drawn)
     nowhere, none = np.array([np.nan]), np.zeros(1)
     levels = [
         Line(nowhere, np.array([value]), none, name, look(0), name, panel)
@@ -161,6 +180,21 @@ def series(runs: Sequence[Run], request: FigureRequest) -> list[Line]:
         for name, value in request.levels
     ]
     return lines + levels
+
+
+def _graph_names(flat: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names of the runs' graphs in words, with the settings that differ."""
+    graphs = [
+        {k: v for k, v in settings.items() if k.startswith(SETS_GRAPH) and not k.endswith(".seed")}
+        for settings in flat
+    ]
+    keys = differing(graphs, ())
+    names = []
+    for settings in graphs:
+        chosen = {key: settings[key] for key in keys if settings.get(key, "null") != "null"}
+        words = [v if key.endswith(".name") else f"{short(key)}={v}" for key, v in chosen.items()]
+        names.append(in_words(", ".join(words)))
+    return names
 
 
 def _points(run: Run, request: FigureRequest, point: str) -> np.ndarray:
@@ -179,10 +213,14 @@ def _points(run: Run, request: FigureRequest, point: str) -> np.ndarray:
     return np.array([[_number(point)], y[finite][-1:]])
 
 
-def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Mean over seeds, over as many points as all have."""
+def _mean(parts: Sequence[np.ndarray], spread: str) -> np.ndarray:
+    """Means over seeds of x and y, over as many points as all have, and what is around them."""
     shortest = min(part.shape[1] for part in parts)
-    return np.mean([part[:, :shortest] for part in parts], axis=0)
+    values = np.array([part[:, :shortest] for part in parts])
+    if len(values) == 1:
+        return np.concatenate([values[0], np.zeros_like(values[0])])
+    around = spread_of(values.std(axis=0, ddof=1), len(values), spread)
+    return np.concatenate([values.mean(axis=0), around])
 
 
 def chart_of(every: Sequence[Line], request: FigureRequest) -> Chart:
@@ -193,16 +231,21 @@ def chart_of(every: Sequence[Line], request: FigureRequest) -> Chart:
     lines, log = [], not (request.linear or larger_is_better(request.column))
     for line in sorted(every, key=lambda line: (naturally(line.panel), names.index(line.name))):
         level = np.isnan(line.x).all()
-        x, y = (ends, np.repeat(line.y[:1], 2)) if level else (line.x, line.y)
-        y = np.maximum(y, FLOOR) if log else y
-        style = look(names.index(line.name))
-        lines.append(replace(line, x=x, y=y, band=np.zeros_like(y), look=style))
-    marks = {}
-    if request.x not in PROGRESS and not request.by:
+        if level:
+            line = replace(
+                line, x=ends, y=np.repeat(line.y[:1], 2), band=np.repeat(line.band[:1], 2)
+            )
+        if log:
+            y = np.maximum(line.y, FLOOR)
+            line = replace(line, y=y, band=np.minimum(line.band, 0.9 * y))
+        lines.append(replace(line, look=look(names.index(line.name))))
+    marks, bars = {}, "bars" if request.x in GRAPH else "bands"
+    if request.x not in (*PROGRESS, *GRAPH) and not request.by:
         marks = {line.panel: (best(line, request.column), "best") for line in lines}
     x_label = PROGRESS[request.x][1] if request.x in PROGRESS else GRAPH.get(request.x, request.x)
     return Chart(file_name(request), request.x, request.column, "", x_label, tuple(lines),
-                 y_log=log, marks=marks)  # fmt: skip
+                 y_log=log, marks=marks,
+                 bands=f"{bars}: {BANDS[request.spread]} over seeds")  # fmt: skip
 
 
 def best(line: Line, column: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -26,6 +26,8 @@ SPREADS = {
     "sd": "± is the standard deviation over seeds.",
     "se": "± is the standard error of the mean over seeds.",
 }
+# What is around means in charts, as ``--spread`` chooses.
+BANDS = {"ci": "95 % intervals", "sd": "one standard deviation", "se": "one standard error"}
 LEVEL = 0.95
 
 # Relative to the first distance: below it, float32 rounding is as large as the contraction.
@@ -39,6 +41,7 @@ DATA_KEYS = ("data.", "clients")
 NO_DIFFERENCE = (
     "seed", "experiment", "threads", "device", "hosts", "placement",
     "checkpoint.", "storage.", "evaluation.every", "evaluation.validation_split",
+    "evaluation.metrics",
     "exchange.transport", "exchange.reduction", "arithmetic", "algorithm.optima_from",
 )  # fmt: skip
 
@@ -63,14 +66,27 @@ class Estimate:
             return "–"
         if math.isnan(self.deviation):
             return format(self.mean, form)
-        error = self.deviation / math.sqrt(self.count)
-        spread = {"ci": self.half_width, "sd": self.deviation, "se": error}[self.spread]
-        return f"{self.mean:{form}} ± {spread:{width or form.removeprefix('+')}}"
+        return f"{self.mean:{form}} ± {self.shown:{width or form.removeprefix('+')}}"
+
+    @property
+    def shown(self) -> float:
+        """What stands behind ``±``; NaN for a single value."""
+        return float(spread_of(np.array(self.deviation), self.count, self.spread))
+
+
+def spread_of(deviations: np.ndarray, count: int, spread: str) -> np.ndarray:
+    """Return what is shown around means of ``count`` values with these sample deviations."""
+    from scipy.special import stdtrit
+
+    if spread == "sd" or count < 2:
+        return deviations
+    factor = 1.0 if spread == "se" else float(stdtrit(count - 1, (1 + LEVEL) / 2))
+    return factor * deviations / math.sqrt(count)
 
 
 def estimate(values: np.ndarray, spread: str = "ci") -> Estimate:
     """Return what the finite ones of some values say of their mean."""
-    from scipy.special import stdtr, stdtrit
+    from scipy.special import stdtr
 
     values = values[np.isfinite(values)]
     count = len(values)
@@ -79,7 +95,7 @@ def estimate(values: np.ndarray, spread: str = "ci") -> Estimate:
         return Estimate(mean, math.nan, math.nan, count, math.nan, spread)
     deviation = float(values.std(ddof=1))
     error = deviation / math.sqrt(count)
-    half_width = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * error
+    half_width = float(spread_of(np.array(deviation), count, "ci"))
     # Without any deviation the mean is certain: 0 or not.
     p_value = 2 * float(stdtr(count - 1, -abs(mean) / error)) if error else float(mean == 0)
     return Estimate(mean, deviation, half_width, count, p_value, spread)
@@ -87,21 +103,26 @@ def estimate(values: np.ndarray, spread: str = "ci") -> Estimate:
 
 @dataclass(frozen=True)
 class Curve:
-    """Means over seeds, and their deviations, at the rounds that all runs have evaluated."""
+    """Means over seeds, and their deviations, at the rounds that all runs have evaluated.
+
+    ``band`` is what is drawn around them, by the spread that was chosen.
+    """
 
     rounds: np.ndarray
     bits: np.ndarray
     mean: np.ndarray
     deviation: np.ndarray
+    band: np.ndarray
 
 
-def _curve(runs: Sequence[Run], rounds: np.ndarray, values: np.ndarray) -> Curve:
+def _curve(runs: Sequence[Run], rounds: np.ndarray, values: np.ndarray, spread: str) -> Curve:
     """Return the curve of values, (runs, rounds)."""
     if not len(rounds):
-        return Curve(rounds, rounds, rounds, rounds)
+        return Curve(rounds, rounds, rounds, rounds, rounds)
     sent = np.mean([_sent(run, rounds) for run in runs], axis=0)
     deviation = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(len(rounds))
-    return Curve(rounds, sent, values.mean(axis=0), deviation)
+    band = spread_of(deviation, len(values), spread)
+    return Curve(rounds, sent, values.mean(axis=0), deviation, band)
 
 
 def _sent(run: Run, rounds: np.ndarray) -> np.ndarray:
@@ -161,12 +182,29 @@ class Group:
         """Return a column over the rounds that all seeds have evaluated."""
         started = [run for run in self.runs if run.rounds is not None]
         rounds = _common_rounds(started)
-        return _curve(started, rounds, factor * np.array([_at(r, column, rounds) for r in started]))
+        values = factor * np.array([_at(run, column, rounds) for run in started])
+        return _curve(started, rounds, values, self.spread)
 
     def client_accuracies(self) -> np.ndarray | None:
         """Return the test accuracies of all clients of all seeds, shape (seeds * clients,)."""
         values = [run.client_accuracies for run in self.runs if run.client_accuracies is not None]
         return np.concatenate(values) if len(values) == len(self.runs) else None
+
+
+def shared_title(groups: Sequence[Group]) -> str:
+    """Return the title of all methods, where each has settings behind it and no name of its own."""
+    titles = {group.method.partition(", ")[0] for group in groups}
+    named = all(", " in group.method and not group.name for group in groups)
+    return titles.pop() if len(titles) == 1 and named else ""
+
+
+def without_shared_title(groups: Sequence[Group]) -> list[Group]:
+    """Return groups whose names leave out the title of all methods: 'ring' for 'D-FedAvg, ring'."""
+    title = shared_title(groups)
+    return [
+        replace(group, name=group.words[1].partition(", ")[2]) if title else group
+        for group in groups
+    ]
 
 
 def partner(groups: Sequence[Group], data: str, method: str | None) -> Group | None:
@@ -185,7 +223,7 @@ def difference(group: Group, other: Group, column: str, factor: float = 1.0) -> 
     paired = pairs(group, other)
     rounds = _common_rounds([run for pair in paired for run in pair])
     values = np.array([_at(a, column, rounds) - _at(b, column, rounds) for a, b in paired])
-    return _curve([run for run, _ in paired], rounds, factor * values)
+    return _curve([run for run, _ in paired], rounds, factor * values, group.spread)
 
 
 def last_differences(group: Group, other: Group, column: str) -> np.ndarray:

@@ -25,6 +25,7 @@ NAMES = {
     "d_equistatic": "D-EquiStatic",
     "decentlam": "DecentLaM",
     "nids": "NIDS",
+    "auc": "AUC",
     "aug_dgm": "Aug-DGM",
     "push_pull": "Push-Pull",
     "heavy_ball": "ABm",
@@ -39,6 +40,7 @@ NAMES = {
     "delta_mbst": "δ-MBST",
     "equitopo": "EquiTopo",
     "erdos_renyi": "Erdős–Rényi",
+    "f1": "F1",
     "fmmc": "fastest-mixing weights",
     "gasloc": "GASLoC",
     "gaussian_mixture": "Gaussian mixture",
@@ -167,6 +169,12 @@ def _first_colours(names: set[str]) -> dict[str, int]:
         free = (colour for colour in colours if colour not in first.values())
         first[name] = next(free, colours[0])
     return first
+
+
+def score_title(name: str) -> str:
+    """Return the title of a score of ``evaluation.metrics``: 'AUC' for auc."""
+    title = NAMES.get(name, name.replace("_", " "))
+    return title[:1].upper() + title[1:]
 
 
 def data_title(config: dict[str, Any]) -> str:

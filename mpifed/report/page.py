@@ -8,8 +8,11 @@ and its style and script are written into it. ``report.__main__`` writes the tex
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
+import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +26,7 @@ from markupsafe import Markup, escape
 from mpifed.errors import InputError, printable_lines
 from mpifed.io.text import is_count, is_number, read_text
 from mpifed.report import tables
+from mpifed.report.answers import answers, meaning
 from mpifed.report.charts import BITS, CLOCK, ROUNDS, SECONDS, Chart, look_by_method
 from mpifed.report.drawing import Pictures, svg_panels, swatch
 from mpifed.report.groups import Group, leaves
@@ -33,13 +37,13 @@ from mpifed.results.results import read_clients, read_summary
 from topologies.analysis.plots import drawing
 
 X_NAMES = {ROUNDS: "rounds", BITS: "bits sent", SECONDS: "wall time", CLOCK: "simulated time"}
-APART = ("difference", "clients", "consensus-distance")  # charts in sections of their own
+APART = ("difference", "clients", "consensus-distance", "graph")  # charts in sections of their own
 PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint")
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 HEAT = 200  # clients in a heat map, at most
 LONGEST = 400  # characters of a line of a log
 LARGEST_LOG = 16 << 20  # bytes
-ON_PAGE = Pictures(size=(4.6, 3), font_size=10.5)
+ON_PAGE = Pictures(size=(4.1, 2.8), font_size=11, longest=14)
 
 
 def page(
@@ -76,9 +80,12 @@ def page(
     scores = [column for column in scores if any(g.estimate(column).count for g in groups)]
     summaries = {run.path: _summary(run) for run in runs}
     logs = {run.path: _log(run.path / "log.txt") for run in runs}
-    differing, shared = _settings(groups)
+    differing, shared, usual = _settings(groups)
+    said = answers(groups, against)
     return environment.get_template("page.html").render(
         title=_title(groups),
+        answers=said,
+        meaning=meaning(groups, said),
         style=(folder / "page.css").read_text(encoding="utf-8"),
         script=(folder / "page.js").read_text(encoding="utf-8"),
         groups=groups,
@@ -86,18 +93,22 @@ def page(
         numbers=numbers,
         swatches=swatches,
         drawn=drawn,
+        wide=_width(drawn),
         curves=list(dict.fromkeys(chart.column for chart in charts)),
         axes={x: name for x, name in X_NAMES.items() if x in axes},
-        results=tables.results(groups, scores, digits=2),
-        compared=_compared(groups, against),
-        quantiles=_quantiles(groups),
+        results=tables.results(groups, scores, digits=2).condensed(),
+        compared=_compared(groups, against).condensed(),
+        quantiles=_quantiles(groups).condensed(),
+        worst=tables.worst_clients(groups).condensed(),
         clients=_by_client(groups),
         heat_maps=[heat_map for heat_map in map(_heat_map, groups) if heat_map],
         scale=_pixels(np.linspace(0, 1, 32)[None]),
-        consensus=tables.consensus(groups),
+        consensus=tables.consensus(groups).condensed(),
+        confusions=tables.confusions(groups),
         differing=differing,
         shared=shared,
-        times=_times(groups, summaries),
+        usual=usual,
+        times=_times(groups, summaries).condensed(),
         notes=notes,
         warned=_warned(logs),
         logs=logs,
@@ -105,6 +116,13 @@ def page(
         configurations={run.path: _as_yaml(run.config) for run in runs},
         words=shlex.join(words),
     )
+
+
+def _width(drawn: Mapping[str, Sequence[tuple[Chart, Sequence[str]]]]) -> int:
+    """Return the width of the widest panel of the page in pixels, where letters are not smaller."""
+    panels = [panel for of_data in drawn.values() for _, panels in of_data for panel in panels]
+    boxes = (re.search(r'viewBox="0 0 ([\d.]+) ', panel) for panel in panels)
+    return math.ceil(max((float(box[1]) for box in boxes if box), default=400))
 
 
 def _marked(cell: Cell) -> Markup:
@@ -121,7 +139,7 @@ def _printable(value: Any) -> Any:
 def _title(groups: Sequence[Group]) -> str:
     methods = list(dict.fromkeys(method_title(group.runs[0].config) for group in groups))
     datas = list(dict.fromkeys(in_words(group.data) for group in groups))
-    listed = ", ".join(methods[:3]) + f" and {len(methods) - 3} more" * (len(methods) > 3)
+    listed = ", ".join(methods[:4]) + f" and {len(methods) - 4} more" * (len(methods) > 4)
     return f"{listed} on {datas[0] if len(datas) == 1 else f'{len(datas)} data sets'}"
 
 
@@ -141,8 +159,8 @@ def _quantiles(groups: Sequence[Group]) -> Table:
         accuracies = group.client_accuracies()
         if accuracies is not None:
             scores = [*np.quantile(accuracies, QUANTILES), accuracies.std()]
-            rows.append([*group.words, str(len(accuracies)), *(f"{100 * q:.1f}" for q in scores)])
-    names = ["Least", *(f"{100 * q:g} %" for q in QUANTILES[1:-1]), "Largest"]
+            rows.append([*group.words, str(len(accuracies)), *(f"{100 * q:.2f}" for q in scores)])
+    names = ["Least", *(f"{100 * q:g}\N{NO-BREAK SPACE}%" for q in QUANTILES[1:-1]), "Largest"]
     caption = "Test accuracies of the clients in per cent, clients of all seeds together."
     header = ["Data", "Method", "Clients × seeds", *names, "Standard deviation"]
     return Table(header, rows, 2, caption)
@@ -191,21 +209,62 @@ def _pixels(weights: np.ndarray) -> str:
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def _settings(groups: Sequence[Group]) -> tuple[Table, Table]:
-    """The settings in which runs differ, a column for each method, and those that all share."""
+def _settings(groups: Sequence[Group]) -> tuple[Table, Table, Table]:
+    """The settings in which methods differ, a column for each, and those that all share.
+
+    The third has those that nobody has set: they have their defaults wherever there are some.
+    """
     flat = [[leaves(run.config) for run in group.runs] for group in groups]
-    apart, alike = [], []
+    usual_values = _defaults([run.config for group in groups for run in group.runs])
+    apart, alike, usual = [], [], []
     for key in dict.fromkeys(key for runs in flat for settings in runs for key in settings):
         values = [
             list(dict.fromkeys(_value(settings.get(key)) for settings in runs)) for runs in flat
         ]
         name: Cell = (f"{key_in_words(key)} ", Code(key))
-        if len(set().union(*values)) > 1:
-            apart.append([name, *map(", ".join, values)])
+        texts = list(map(", ".join, values))
+        present = {_value(value) for value in usual_values.get(key, {"null"})} | {NONE}
+        if set().union(*values) <= present:
+            usual.append([name, ", ".join(t for t in dict.fromkeys(texts) if t != NONE)])
+        elif len(set(texts)) > 1:
+            apart.append([name, *texts])
         else:
-            alike.append([name, *values[0]])
+            alike.append([name, texts[0]])
     methods = [group.words[1] for group in groups]
-    return Table(["Setting", *methods], apart, texts=99), Table(["Setting", "Value"], alike)
+    header = ["Setting", "Value"]
+    return Table(["Setting", *methods], apart, texts=99), Table(header, alike), Table(header, usual)
+
+
+def _defaults(configs: Sequence[Mapping[str, Any]]) -> dict[str, set[str]]:
+    """Return the defaults of the settings of some runs by key, without those of users' components.
+
+    Components may have different defaults for a key of one name.
+    """
+    from mpifed.config.configuration import to_mapping, with_all_options  # imports torch
+
+    values: dict[str, set[str]] = {}
+    skeletons: list[dict[str, Any]] = [{}]
+    for config in configs:
+        for key, section in config.items():
+            names = _names_alone(section)
+            alone = {key: {"name": names["name"]}} if "name" in names else {}
+            skeletons += [each for each in ({key: names}, alone) if each not in skeletons]
+    for skeleton in skeletons:
+        named = leaves(skeleton)
+        with contextlib.suppress(InputError):  # an option without a default: all are as if set
+            for key, text in leaves(to_mapping(with_all_options(skeleton))).items():
+                if key not in named and (not skeleton or key.partition(".")[0] in skeleton):
+                    values.setdefault(key, set()).add(text)
+    return values
+
+
+def _names_alone(section: Any) -> dict[str, Any]:
+    """Return a section of a configuration with the names of its shipped components alone."""
+    if not isinstance(section, dict) or ":" in str(section.get("name")):
+        return {}
+    inner = {key: _names_alone(value) for key, value in section.items()}
+    name = {"name": section["name"]} if "name" in section else {}
+    return {**name, **{key: value for key, value in inner.items() if value}}
 
 
 def _value(value: str | None) -> str:

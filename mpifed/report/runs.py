@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mpifed.components.registry import without_module
 from mpifed.errors import InputError, closest
 from mpifed.io.text import damaged
+from mpifed.report.names import score_title
 from mpifed.results.configurations import read_stored
-from mpifed.results.results import DIGEST, Result, read, read_clients
+from mpifed.results.results import DIGEST, STOPPED_AT, Result, read, read_clients
+from mpifed.results.results import larger_is_better as larger_is_better
 
 ACCURACY, DECILE, DISTANCE = "test_accuracy", "test_accuracy_p10", "consensus_distance"
 # Columns that every metrics.csv has.
 COLUMNS = ("round", "seconds", "train_loss", ACCURACY, DECILE, "up_bits", "down_bits", DISTANCE)
 
-# Words in the names of columns whose best value is the largest; others have the least.
-LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
-
 
 @dataclass(frozen=True)
 class Measure:
-    """What a column is, the words before the first comma being its name."""
+    """What a column is, the words before the first comma being its name.
+
+    ``is_own`` marks scores of a user's function, of which it is not known which way is better.
+    """
 
     description: str
     percent: bool = False
     log: bool = False
+    is_own: bool = False
 
     @property
     def factor(self) -> float:
@@ -78,9 +82,26 @@ MEASURES = {
 }
 
 
-def larger_is_better(column: str) -> bool:
-    """Return whether the best value of ``column`` is the largest one."""
-    return any(word in column for word in LARGER_IS_BETTER) and not column.endswith("_std")
+def measures_in(config: Mapping[str, Any]) -> dict[str, Measure]:
+    """Return the columns of the scores that a run was configured to have, one for each score."""
+    evaluation = config["evaluation"]
+    names = evaluation.get("metrics") or []
+    is_own = {
+        without_module(name): ":" in name for name in ([names] if isinstance(names, str) else names)
+    }
+
+    def measure(name: str, before: str, where: str) -> Measure:
+        title = score_title(name)
+        title = before + (title if title.isupper() or not before else title.lower())
+        return Measure(f"{title}, {where}", not is_own[name], is_own=is_own[name])
+
+    measures = {f"test_{name}": measure(name, "", "over all test samples") for name in is_own}
+    if evaluation.get("central"):
+        what = "of the shared model on one test set"
+        measures["central_test_accuracy"] = Measure(f"Central accuracy, {what}", percent=True)
+        measures["central_test_loss"] = Measure(f"Central loss, {what}")
+        measures |= {f"central_test_{name}": measure(name, "Central ", what) for name in is_own}
+    return measures
 
 
 @dataclass(frozen=True)
@@ -98,6 +119,8 @@ class Run:
     finished: bool
     predicted: dict[str, float]
     diverged: bool = False
+    stopped: bool = False
+    """Whether a condition of the user ended it."""
     graph: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -121,7 +144,11 @@ def find_runs(directories: Iterable[Path]) -> list[Run]:
     for above in directories:
         for directory in run_directories(above):
             unique.setdefault(directory.resolve(), directory)
-    return [read_run(directory) for directory in unique.values()]
+    runs = [read_run(directory) for directory in unique.values()]
+    for column in dict.fromkeys(name for run in runs for name in measures_in(run.config)):
+        for run in runs:
+            run.metrics.setdefault(column, np.full(len(run.metrics["round"]), np.nan))
+    return runs
 
 
 def run_directories(directory: Path) -> list[Path]:
@@ -159,6 +186,7 @@ def read_run(path: Path) -> Run:
         finished,
         summary.get("predicted_contraction") or {},
         summary.get("status") == "diverged",
+        summary.get("status") == STOPPED_AT,
         summary.get("graph", {}),
     )
 

@@ -12,7 +12,7 @@ import html
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html.entities import codepoint2name
 from operator import attrgetter
@@ -37,7 +37,16 @@ from mpifed.report.groups import (
     reached,
 )
 from mpifed.report.names import in_words
-from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, MEASURES, SCORES, larger_is_better
+from mpifed.report.runs import (
+    ACCURACY,
+    DECILE,
+    DISTANCE,
+    MEASURES,
+    SCORES,
+    Measure,
+    larger_is_better,
+    measures_in,
+)
 from mpifed.results.results import read_clients
 
 CAPTION = (
@@ -60,6 +69,9 @@ CONSENSUS = (
 )
 BETTER = "Bold is better than every other method: p < 0.05 in the paired t-test, not corrected."
 SURE = 0.05
+CONDENSED = ("Data", "Seeds", "Pairs", "Rounds", "Ranks", "Clients × seeds")
+WORST = 5  # clients in the table of the least accurate ones
+WIDE = 1e4  # from this ratio of the largest to the least number on, a column has powers of ten
 NONE = "–"
 MOST_CLASSES = 20  # of which names are listed
 FRAME = 3  # what a terminal's table adds to the width of a column
@@ -182,6 +194,22 @@ class Table:
             k for k in range(len(self.header))
             if k < self.texts or not self.rows or any(row[k] != NONE for row in self.rows)
         ]  # fmt: skip
+        return self._of(columns)
+
+    def condensed(self) -> Table:
+        """Return the table with what all rows have in common in its caption, not in columns."""
+        alike = [
+            k
+            for k, name in enumerate(self.header)
+            if name in CONDENSED and len(self.rows) > 1 and len({row[k] for row in self.rows}) == 1
+        ]
+        common = [f"{self.header[k]}: {plain_text(self.rows[0][k])}." for k in alike]
+        texts = self.texts - sum(k < self.texts for k in alike)
+        caption = " ".join(filter(None, [plain_text(self.caption), *common]))
+        condensed = self._of([k for k in range(len(self.header)) if k not in alike])
+        return replace(condensed, texts=texts, caption=caption)
+
+    def _of(self, columns: Sequence[int]) -> Table:
         rows = [[row[k] for k in columns] for row in self.rows]
         return replace(self, header=[self.header[k] for k in columns], rows=rows)
 
@@ -221,18 +249,34 @@ def _both(name: str, estimated: Estimate) -> dict[str, float]:
     return {name: estimated.mean, f"{name}_deviation": estimated.deviation}
 
 
+def measures(groups: Sequence[Group]) -> dict[str, Measure]:
+    """Return what the columns of runs are that have names: scores first, then ``MEASURES``."""
+    runs = [run for group in groups for run in group.runs]
+    configured = {name: each for run in runs for name, each in measures_in(run.config).items()}
+    return {**SCORES, **configured, **MEASURES}
+
+
 def measured(groups: Sequence[Group]) -> list[str]:
-    """Return the columns of ``MEASURES`` in which any run has numbers."""
+    """Return the columns of ``measures``, beside the first ones, in which any run has numbers."""
     runs = [run for group in groups for run in group.runs]
     return [
-        column for column in MEASURES if any(np.isfinite(run.metrics[column]).any() for run in runs)
+        column
+        for column in measures(groups)
+        if column not in SCORES and any(np.isfinite(run.metrics[column]).any() for run in runs)
     ]
+
+
+def printed(groups: Sequence[Group]) -> list[str]:
+    """Return the scores that runs were configured to have, or the first measure without any."""
+    columns = measured(groups)
+    return [column for column in columns if column not in MEASURES] or columns[:1]
 
 
 def report_markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
     """Return ``table.md``."""
     tables = [by_data(groups)] if shows_accuracies(groups) else []
     tables += [results(groups, measured(groups), digits=2), consensus(groups)]
+    tables += confusions(groups)
     texts = [table.markdown() for table in tables if table.rows]
     return "\n".join(texts + ["".join(f"* {_item(note)}\n" for note in notes)] * bool(notes))
 
@@ -299,8 +343,8 @@ def results(groups: Sequence[Group], columns: Sequence[str], digits: int = 1) ->
         ]
         for k, group in enumerate(groups)
     ]
-    measures = SCORES | MEASURES
-    header = ["Data", "Method", "Seeds", *(measures[column].short for column in columns)]
+    names = measures(groups)
+    header = ["Data", "Method", "Seeds", *(names[column].short for column in columns)]
     header += ["Rounds", "Wall time (s)", f"Sent up ({unit})", f"Sent down ({unit})"]
     timed = [SIMULATED] * ("simulated_seconds" in columns)
     caption = " ".join([SENT, *timed, _meaning(texts, groups[0].spread)]).rstrip()
@@ -309,17 +353,17 @@ def results(groups: Sequence[Group], columns: Sequence[str], digits: int = 1) ->
 
 def consensus(groups: Sequence[Group]) -> Table:
     """Return the distances from consensus with their predicted and measured contractions."""
-    rows = []
+    rows, numbers = [], []
     for group in groups:
         measured_rates = contractions(group)
         if not math.isnan(measured_rates[-1]):
             rates = [run.predicted for run in group.runs if run.predicted]
             p = estimate(np.array([rate["p"] for rate in rates])).mean
             tau = "-".join(map(str, sorted({int(rate["tau"]) for rate in rates}))) or NONE
-            cells = [
-                NONE if math.isnan(value) else f"{value:.4g}" for value in (p, *measured_rates)
-            ]
-            rows.append([*group.words, cells[0], tau, *cells[1:]])
+            rows.append([*group.words, tau])
+            numbers.append([p, *measured_rates])
+    columns = zip(*map(aligned, zip(*numbers, strict=True)), strict=True)
+    rows = [[*row[:2], p, row[2], *cells] for row, (p, *cells) in zip(rows, columns, strict=True)]
     header = ["Data", "Method", "p", "τ", "Predicted per round", "Measured per round", "Distance"]
     return Table(header, rows, 2, CONSENSUS).filled()
 
@@ -358,6 +402,56 @@ def by_client(groups: Sequence[Group]) -> Table:
     return Table(header, rows, 2, " ".join(caption).rstrip())
 
 
+def worst_clients(groups: Sequence[Group]) -> Table:
+    """Return the least accurate clients of each method, the least accurate first."""
+    rows = []
+    for group in groups:
+        scores: dict[str, list[float]] = {}
+        for run in filter(attrgetter("finished"), group.runs):
+            results = read_clients(run.path / "clients.h5").results
+            # Without a name, a client is another one for each seed.
+            seed = f" of seed {run.seed}" * (len(group.runs) > 1 and "client_name" not in results)
+            names = results.get("client_name", results["client_id"]).astype(str).tolist()
+            for name, accuracy in zip(names, results[ACCURACY].tolist(), strict=True):
+                scores.setdefault(f"{printable(name)}{seed}", []).append(100 * accuracy)
+        means = {name: float(np.mean(each)) for name, each in scores.items()}
+        worst = sorted((n for n in means if math.isfinite(means[n])), key=means.__getitem__)[:WORST]
+        if worst:
+            cells: list[Cell] = [(f"{means[name]:.2f} ", Code(name)) for name in worst]
+            rows.append([*group.words, *cells, *[NONE] * (WORST - len(worst))])
+    header = ["Data", "Method", "Least accurate", "2nd", "3rd", "4th", "5th"]
+    caption = "The least accurate clients: test accuracy in per cent, then the client."
+    return Table(header, rows, 7, caption)
+
+
+def confusions(groups: Sequence[Group]) -> list[Table]:
+    """Return the confusion matrix of each method on each data set that has one."""
+    return [table for group in groups for table in _confusion(group)]
+
+
+def _confusion(group: Group) -> Iterator[Table]:
+    """Yield how often a class was predicted as another, of all training clients and seeds."""
+    counts, names = None, tuple[str, ...]()
+    for run in filter(attrgetter("finished"), group.runs):
+        clients = read_clients(run.path / "clients.h5")
+        if "test_confusion" in clients.results:
+            of_run = clients.results["test_confusion"][~clients.results["unseen"]].sum(axis=0)
+            counts, names = of_run if counts is None else counts + of_run, clients.class_names
+    if counts is None or len(counts) > MOST_CLASSES:
+        return
+    titles = [printable(name) for name in names] or [str(k) for k in range(len(counts))]
+    rows = [
+        [title, *(Bold(n) if k == j else str(n) for j, n in enumerate(row))]
+        for k, (title, row) in enumerate(zip(titles, counts, strict=True))
+    ]
+    data, method = group.words
+    caption = (
+        f"Confusion matrix of {method} on {data}: true classes down, predicted ones across; test "
+        f"samples of all clients{' and seeds' * (len(group.runs) > 1)}."
+    )
+    yield Table(["True", *titles], rows, 1, caption)
+
+
 def comparison(groups: Sequence[Group], against: str | None, target: float | None) -> Table:
     """Return differences from a method in points, and where ``target`` was reached."""
     notes, header = [], ["Data", "Method", "Pairs"]
@@ -376,7 +470,7 @@ def comparison(groups: Sequence[Group], against: str | None, target: float | Non
         row = [*group.words, NONE if other is None else str(len(pairs(group, other)))]
         for column in (ACCURACY, DECILE) if against is not None else ():
             difference = estimate(100 * _apart(group, other, column), group.spread)
-            row += ["0", NONE] if group is other else [difference.text("+.2f"), _p(difference)]
+            row += ["0", NONE] if group is other else [difference.text("+.2f"), p_text(difference)]
         if target is not None:
             seconds = [_plain(value, ".4g") for value in arrivals[k][:, 2:].mean(axis=0)]
             row += [_arrival(arrivals[k][:, 0]), *sent[k], *seconds]
@@ -438,7 +532,8 @@ def _apart(group: Group, other: Group | None, column: str) -> np.ndarray:
     return np.zeros(0) if other is None else last_differences(group, other, column)
 
 
-def _p(estimated: Estimate) -> str:
+def p_text(estimated: Estimate) -> str:
+    """Return a p-value as tables show it."""
     if math.isnan(estimated.p_value):
         return NONE
     return "< 0.001" if estimated.p_value < 1e-3 else f"{estimated.p_value:.3f}"
@@ -454,10 +549,12 @@ def _arrival(rounds: np.ndarray) -> str:
 
 def _last(groups: Sequence[Group], column: str, digits: int = 1) -> list[str]:
     """The last values of a column, bold where the paired test says so."""
-    measure = (SCORES | MEASURES)[column]
+    measure = measures(groups)[column]
     estimates = [group.estimate(column, measure.factor) for group in groups]
-    forms = (f".{digits}f",) if measure.percent else (".4g", ".2g")
-    texts = [one.text(*forms) for one in estimates]
+    form = f".{digits}f" if measure.percent else common_form(
+        [one.mean for one in estimates], [one.shown for one in estimates]
+    )  # fmt: skip
+    texts = [one.text(form) for one in estimates]
     return [
         Bold(text) if _better(group, groups, column) else text
         for group, text in zip(groups, texts, strict=True)
@@ -467,7 +564,8 @@ def _last(groups: Sequence[Group], column: str, digits: int = 1) -> list[str]:
 def _better(group: Group, groups: Sequence[Group], column: str) -> bool:
     """Return whether a group is better than each other one of its data; in training none is."""
     others = [other for other in groups if other.data == group.data and other is not group]
-    if not others or column == "simulated_seconds" or column.startswith("train_"):
+    undirected = column == "simulated_seconds" or measures(groups)[column].is_own
+    if not others or undirected or column.startswith("train_"):
         return False
     sign = 1 if larger_is_better(column) else -1
     differences = (estimate(sign * last_differences(group, other, column)) for other in others)
@@ -491,9 +589,31 @@ def _cost(group: Group) -> list[str]:
 def in_bits(rows: Sequence[Sequence[float]]) -> tuple[str, list[list[str]]]:
     """Return the unit that suits the largest of some numbers of bits, and all of them in it."""
     unit, prefix = bit_prefix(max((value for row in rows for value in row if value > 0), default=0))
-    return f"{prefix}bit", [
-        [NONE if math.isnan(value) else f"{value / unit:.3g}" for value in row] for row in rows
-    ]
+    columns = [aligned([value / unit for value in c], 3) for c in zip(*rows, strict=True)]
+    return f"{prefix}bit", [list(row) for row in zip(*columns, strict=True)]
+
+
+def aligned(values: Sequence[float], digits: int = 4) -> list[str]:
+    """Return the numbers of a column with the same number of decimals."""
+    form = common_form(values, digits=digits)
+    return [NONE if math.isnan(value) else format(value, form) for value in values]
+
+
+def common_form(values: Sequence[float], spreads: Sequence[float] = (), digits: int = 4) -> str:
+    """Return the form that gives numbers as many decimals, the largest ``digits`` digits in all.
+
+    Spreads have at least two digits. Numbers that are too far apart have powers of ten.
+    """
+    sizes = [abs(value) for value in values if math.isfinite(value) and value]
+    if not sizes:
+        return ".4g"
+    if max(sizes) >= 1e6 or max(sizes) > WIDE * min(sizes):
+        return f".{digits - 1}e"
+    if not spreads and all(value == round(value) for value in sizes):
+        return ".0f"
+    decimals = digits - 1 - math.floor(math.log10(max(sizes)))
+    least = [1 - math.floor(math.log10(s)) for s in spreads if math.isfinite(s) and s > 0]
+    return f".{min(max(1, decimals, min(least, default=0)), 8)}f"
 
 
 def bit_prefix(value: float) -> tuple[float, str]:

@@ -24,6 +24,18 @@ DIGEST = "state_digest"
 
 RATE = ("p", "tau", "per_round")
 
+# How a run ends that is complete: after its last round, or where a condition of the user held.
+FINISHED, STOPPED_AT = "finished", "stopped_at"
+COMPLETE = (FINISHED, STOPPED_AT)
+
+# Words in the names of columns whose best value is the largest; others have the least.
+LARGER_IS_BETTER = ("accuracy", "recall", "cosine", "f1", "auc")
+
+
+def larger_is_better(column: str) -> bool:
+    """Return whether the best value of ``column`` is the largest one."""
+    return any(word in column for word in LARGER_IS_BETTER) and not column.endswith("_std")
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -118,7 +130,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     if not is_count(summary.get("rounds")):
         raise damaged(path, "rounds is not a whole number, at least 0")
     seconds, rate = summary.get("seconds"), summary.get("predicted_contraction")
-    if summary["status"] == "finished" or seconds is not None:
+    if summary["status"] in COMPLETE or seconds is not None:
         total = seconds.get("total") if _are_numbers(seconds) else None
         if total is None or not 0 <= total < math.inf:
             raise damaged(path, "seconds are not numbers with a total, at least 0")

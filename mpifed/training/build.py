@@ -16,9 +16,11 @@ import torch
 
 from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
+from mpifed.components.tables import OWN_DATA
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.config.requirements import fits_gpu
 from mpifed.data.base import Dataset, Description
+from mpifed.data.central import HOLDOUT, Together, WithCentral, check_alike, with_held_out
 from mpifed.data.derived import Checked, HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers, attackers, check_labels
@@ -31,6 +33,7 @@ from mpifed.exchange.server import Server, Silent
 from mpifed.exchange.transforms import ServerStep
 from mpifed.federation.federation import Federation, draw_unseen
 from mpifed.federation.options import PrivacyOptions
+from mpifed.federation.participation import check_clients, is_drawn
 from mpifed.federation.placement import balanced_owners, contiguous_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
@@ -40,7 +43,10 @@ from mpifed.method.algorithm import Algorithm, algorithm_class, algorithm_classe
 from mpifed.models.base import Model
 from mpifed.models.losses import loss_for
 from mpifed.models.modules import ModuleModel, module_model, seeded, with_shapes
+from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
+from mpifed.training.central import check_central
+from mpifed.training.evaluation import columns_of
 from mpifed.training.footprint import sample_bytes_by_rank, state_bytes
 from mpifed.training.poisoned import Poisoned
 from mpifed.training.setup import Setup
@@ -275,11 +281,37 @@ def make_dataset(configuration: Configuration, communicator: Communicator) -> Da
         dataset = construct(
             n_clients, configuration.seed, communicator, **configuration.data.options
         )
+    central = configuration.evaluation.central
+    published = dataset.hold_out_published() if central == HOLDOUT else None
     if ":" in configuration.data.name:
         dataset = Checked(dataset)
     check_number(dataset.description.n_clients, n_clients)
+    if published is not None:
+        dataset = WithCentral(dataset, published)
+    elif central == HOLDOUT:
+        dataset = with_held_out(dataset, configuration.seed)
+    elif central is not None:
+        dataset = WithCentral(dataset, _central_file(central, dataset, communicator))
     fraction = configuration.evaluation.validation_fraction
     return HeldOut(dataset, fraction, configuration.seed) if fraction else dataset
+
+
+def _central_file(name: str, dataset: Dataset, communicator: Communicator) -> Dataset:
+    """Return the samples in a file as a central test set for a data set; collective."""
+    path = Path(name).expanduser()
+    try:
+        if path.suffix not in OWN_DATA["federated"]:
+            raise InputError(
+                f"it is no federated HDF5 file ({', '.join(OWN_DATA['federated'])}), nor "
+                f"'{HOLDOUT}'; mpifed data writes such a file"
+            )
+        kind: Any = find("data", "federated")
+        count = kind.count_clients({"path": str(path)}, 0)
+        central = Together(kind(count, 0, communicator, path=str(path)))
+    except InputError as error:
+        raise InputError(f"evaluation.central is '{name}': {error}") from None
+    check_alike(central.description, dataset.description, path)
+    return central
 
 
 @contextmanager
@@ -373,7 +405,7 @@ def make(
         states = state_bytes(federation, model, algorithm, solver, dtype, exchange.shared_is_rows)
         check_states(states, model, name, solver.options.optimizer, communicator)
     check_sums(model, name, options)
-    return Setup(
+    setup = Setup(
         experiment=configuration.experiment,
         method=configuration.algorithm,
         data=configuration.data,
@@ -396,6 +428,10 @@ def make(
         network=configuration.network,
         compute=configuration.compute,
     )
+    if begins:
+        check_central(setup)
+        columns_of(setup)  # which refuses scores that do not fit the data
+    return setup
 
 
 def make_federation(
@@ -418,6 +454,8 @@ def make_federation(
     else:
         owner = contiguous_owners(work, len(hosting), description.n_train)
     participation = configuration.participation
+    if not is_drawn(participation):
+        agree(communicator, lambda: check_clients(participation, len(unseen)))
     return Federation(communicator, hosting[owner], unseen, description.n_train, participation)
 
 

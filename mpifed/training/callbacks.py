@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from mpifed.command import say
 from mpifed.components.registry import load
 from mpifed.errors import InputError, note
@@ -85,19 +87,24 @@ class Listeners:
     sending: Sending | None
     rounds: int
 
-    def __call__(self, scores: Mapping[str, Any]) -> None:
-        """Tell all of a row of metrics.csv, which is empty on all ranks but rank 0."""
+    def __call__(self, scores: Mapping[str, Any]) -> bool:
+        """Tell all of a row of metrics.csv, which is empty on all ranks but rank 0.
+
+        Returns whether the function returned True, which asks the run to stop.
+        """
         if not scores:
-            return
+            return False
         record = recorded(scores, self.rounds)
         if self.sending is not None:
             self.sending.row(record.round, record.row)
+        answer: object = None
         if self.function is not None:
             try:
-                self.function(record)
+                answer = self.function(record)
             except Exception as error:
                 note(error, f"on_round {getattr(self.function, '__qualname__', self.function)}")
                 raise
+        return isinstance(answer, (bool, np.bool_)) and bool(answer)
 
     def close(self, status: str) -> None:
         """Wait for a tracker, for a bounded time, after the last round."""

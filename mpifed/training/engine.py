@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ from mpifed.federation.participation import efforts
 from mpifed.method.algorithm import Algorithm
 from mpifed.method.checks import check_state, checked_server_digest
 from mpifed.mpi.communicator import Communicator
+from mpifed.results.results import FINISHED, STOPPED_AT
 from mpifed.state import RunState
 from mpifed.training import evaluation as evaluations
 from mpifed.training.callbacks import Progress
@@ -36,6 +38,7 @@ from mpifed.training.evaluation import ClientResults, warn_of_losses
 from mpifed.training.run_directory import Recorder
 from mpifed.training.setup import Setup
 from mpifed.training.simulated_time import clock_of, taking_part
+from mpifed.training.stopping import Decision, Stopping
 from mpifed.watchdog.heartbeat import at_round, set_hosted_clients
 
 # Clients whose digests are gathered at once.
@@ -229,7 +232,11 @@ class Engine:
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
-        self.report: Callable[[Mapping[str, Any]], None] = lambda scores: None
+        self.report: Callable[[Mapping[str, Any]], bool] = lambda scores: False
+        self.stopping: Stopping | None = None
+        """What stops the run before its last round; on rank 0."""
+        self.reason: str | None = None
+        """Why it did."""
         self.has_infinite_losses = False
         self._compared = setup.federation.communicator.size == 1
         """Whether ranks have compared what the server owns after a round of this process."""
@@ -284,7 +291,7 @@ class Engine:
         progress: Progress | None,
         stop_requested: Callable[[], bool],
     ) -> str:
-        """Run to the last round, or stop on request."""
+        """Run to the last round, or stop on request or where a condition holds."""
         federation = self.setup.federation
         set_hosted_clients(federation.hosted.tolist())
         try:
@@ -304,22 +311,41 @@ class Engine:
         stop_requested: Callable[[], bool],
     ) -> str:
         setup = self.setup
-        if self.round == 0:
-            self.evaluate(recorder, progress)
-        while self.round < setup.rounds:
+
+        def store() -> None:
+            parts = (recorder.metrics, recorder.configuration) if recorder else ("", {})
+            self.checkpoint(directory, *parts)
+
+        if self.round == 0 and self.evaluate(recorder, progress):
+            store()
+        while self.reason is None and self.round < setup.rounds:
             self.advance()
             stopping, is_due = self.agree(stop_requested(), self._is_due())
             last = self.round == setup.rounds
             if last or self.round % setup.evaluation.every == 0:
-                self.evaluate(recorder, progress)
+                is_due |= self.evaluate(recorder, progress)
             if last or stopping or is_due or self.round % setup.checkpoint.every == 0:
-                parts = (recorder.metrics, recorder.configuration) if recorder else ("", {})
-                self.checkpoint(directory, *parts)
+                store()
             if progress is not None:
                 progress.round(self.round)
-            if stopping and not last:
+            if stopping and not last and self.reason is None:
                 return "stopped"
-        return "finished"
+        if self.round == setup.rounds:
+            return FINISHED
+        self._end_here(recorder)
+        return STOPPED_AT
+
+    def _end_here(self, recorder: Recorder | None) -> None:
+        """Make this round the last one, after which alone some results are made."""
+        self.setup = dataclasses.replace(self.setup, rounds=self.round)
+        privacy = self.setup.exchange.privacy
+        observed = privacy is not None and privacy.observers != "none"
+        if not (observed or self.setup.evaluation.unseen_shares):
+            return
+        with self.clock.measure("evaluation"):
+            evaluated = self.evaluated()
+            if recorder is not None and evaluated is not None:
+                recorder.clients(*evaluated[1:], *self._names)
 
     def advance(self, active: np.ndarray | None = None) -> None:
         """Run one round among its participants."""
@@ -416,15 +442,22 @@ class Engine:
         """Return the digest of the state on rank 0, None elsewhere."""
         return digest(self.setup, self.rows)
 
-    def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
-        """Score clients and record a row of metrics.csv and clients.h5."""
+    def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> bool:
+        """Score clients and record a row of metrics.csv and clients.h5.
+
+        Returns whether this round is to be stored, as the best so far or since the run stops here.
+        """
         with self.clock.measure("evaluation"):
             evaluated = self.evaluated()
             if recorder is not None and evaluated is not None:
                 self._record(evaluated, recorder)
         if progress is not None:
             progress.scores(self.round, self.scores)
-        self.report(self.scores)
+        asked, decision = self.report(self.scores), Decision(None, False)
+        if self.stopping is not None:
+            decision = self.stopping.decide(self.scores, asked)
+        self.reason, stores = self.setup.federation.communicator.broadcast_object(decision)
+        return stores or self.reason is not None
 
     def _record(
         self,
@@ -433,12 +466,17 @@ class Engine:
     ) -> None:
         self.scores, results, learnt = evaluated
         recorder.row(self.scores)
-        description = self.setup.dataset.description
-        recorder.clients(results, learnt, description.client_names, description.class_names)
+        recorder.clients(results, learnt, *self._names)
         if not self.has_infinite_losses:
             self.has_infinite_losses = warn_of_losses(
                 results, self.round, advice(self.setup.algorithm)
             )
+
+    @property
+    def _names(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The names of the clients and of the classes."""
+        description = self.setup.dataset.description
+        return description.client_names, description.class_names
 
     @torch.no_grad()
     def evaluated(self) -> tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]] | None:
@@ -493,4 +531,5 @@ class Engine:
                 setup.exchange.shared_is_rows,
                 setup.exchange.arrays(),
                 setup.checkpoint.keep,
+                self.stopping.kept if self.stopping is not None else None,
             )

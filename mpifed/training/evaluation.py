@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from mpifed import state as states
 from mpifed.config.options import ClientWeights
 from mpifed.data.base import Shards, Split
-from mpifed.errors import wrong_result
+from mpifed.errors import InputError, wrong_result
 from mpifed.exchange.accounting import EPSILON, accountant_of
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.observers import Mixed, epsilons, privacy_losses
@@ -29,7 +29,16 @@ from mpifed.local.scoring import client_scores
 from mpifed.method import checks
 from mpifed.method.predictor import Predictor
 from mpifed.models.base import Model
+from mpifed.training.central import central_columns, central_scores, shared_predictor
 from mpifed.training.poisoned import Poisoned
+from mpifed.training.scores import (
+    FIELD,
+    Metric,
+    Samples,
+    of_samples,
+    scores_by_client,
+    scores_of_all,
+)
 from mpifed.training.setup import Setup
 from mpifed.training.simulated_time import COLUMN, STALENESS, is_simulated, taking_part, waits
 
@@ -69,7 +78,10 @@ ACCURACY_BY_SHARE = "test_accuracy_by_share"
 
 @dataclass(frozen=True)
 class ClientResults:
-    """Scores and sample counts of all clients, in client order; NaN where none applies."""
+    """Scores and sample counts of all clients, in client order; NaN where none applies.
+
+    ``pooled`` has scores of all their samples together, by column of metrics.csv.
+    """
 
     n_train: np.ndarray
     n_test: np.ndarray
@@ -81,6 +93,7 @@ class ClientResults:
     mixture: np.ndarray | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     ids: np.ndarray | None = None
+    pooled: dict[str, float | None] = field(default_factory=dict)
 
     @property
     def client_ids(self) -> np.ndarray:
@@ -107,6 +120,8 @@ def score_clients(
     validates: bool = False,
     ids: np.ndarray | None = None,
     relabelled: Poisoned | None = None,
+    metrics: Sequence[Metric] = (),
+    n_classes: int = 0,
 ) -> ClientResults | None:
     """Score hosted clients on their training and test splits; collective.
 
@@ -114,22 +129,38 @@ def score_clients(
     ``relabelled`` are the data of attackers, who are scored on their true labels.
     """
     parts = []
+    samples: dict[str, list[Samples]] = {name: [] for name in _scored_splits(validates, federation)}
     for clients, predictor, merged in served:
         if len(clients.rows):
             train = clients.shards.train
             if relabelled is not None:
                 train = relabelled.with_true_labels(train, clients.shards.client_ids)
-            parts.append(_score(model, clients, predictor, train, validates))
+            columns, predicted = _score(
+                model, clients, predictor, train, validates, of_samples(metrics)
+            )
+            unseen = "unseen_" * bool(federation.unseen[clients.ids[0]])
+            for name, of_split in predicted.items():
+                scores = scores_by_client(metrics, of_split, n_classes)
+                columns |= {f"{name}_{metric}": values for metric, values in scores.items()}
+                samples.get(f"{unseen}{name}", []).append(of_split)
+            parts.append(columns)
             if merged is not None:
                 accurate = model.loss.measure == "accuracy"
                 shares = _test_shares(model, clients, merged)
                 parts[-1][MERGED] = shares if accurate else np.full(len(clients), np.nan)
     gathered = federation.communicator.gather_object(parts)
+    pooled = {
+        f"{name}_{metric}": score
+        for name, of_split in samples.items()
+        for metric, score in scores_of_all(
+            federation.communicator, metrics, of_split, n_classes
+        ).items()
+    }
     if gathered is None:
         return None
     every = [part for of_rank in gathered for part in of_rank]
     unseen = federation.unseen if ids is None else federation.unseen[ids]
-    columns: dict[str, Any] = {}
+    columns = {}
     for name in dict.fromkeys(name for part in every for name in part if name != "ids"):
         having = [part for part in every if part.get(name) is not None]
         if not having:
@@ -140,14 +171,26 @@ def score_clients(
         for part in having:
             rows = part["ids"] if ids is None else np.searchsorted(ids, part["ids"])
             columns[name][rows] = part[name]
-    names = {*ClientResults.__dataclass_fields__} - {"extra", "ids"}
+    names = {*ClientResults.__dataclass_fields__} - {"extra", "ids", "pooled"}
     fields = {name: columns.pop(name) for name in list(columns) if name in names}
-    return ClientResults(unseen=unseen, **fields, extra=columns, ids=ids)
+    return ClientResults(unseen=unseen, **fields, extra=columns, ids=ids, pooled=pooled)
+
+
+def _scored_splits(validates: bool, federation: Federation) -> list[str]:
+    """Return the splits of whose samples together there are scores."""
+    unseen = ["unseen_test"] if federation.unseen.any() else []
+    return ["test", *(["validation"] if validates else []), *unseen]
 
 
 def _score(
-    model: Model, clients: Clients, predictor: Predictor, train: Split, validates: bool
-) -> dict[str, Any]:
+    model: Model,
+    clients: Clients,
+    predictor: Predictor,
+    train: Split,
+    validates: bool,
+    reads: Sequence[str] = (),
+) -> tuple[dict[str, Any], dict[str, Samples]]:
+    """Return scores of clients by column, and what is predicted for each sample by split."""
     shards, rows = clients.shards, clients.rows
     of = (predictor.parameters_of, predictor.weights_of)
     mixture, measure = predictor.mixture, model.loss.measure
@@ -159,7 +202,7 @@ def _score(
         "n_test": shards.test.counts[rows],
         "mixture": None if mixture is None else mixture.double().cpu().numpy(),
     }
-    splits = {"train": train, "test": shards.test}
+    splits, predicted = {"train": train, "test": shards.test}, {}
     if validates:
         splits["validation"] = shards.val
         columns["n_validation"] = shards.val.counts[rows]
@@ -168,7 +211,10 @@ def _score(
             nothing = np.full(len(rows), np.nan)
             columns |= {f"{name}_loss": nothing, f"{name}_accuracy": nothing}
             continue
-        scores = client_scores(model, *of, split, rows, predictor.local_predictor)
+        of_each = reads if name != "train" else ()
+        scores = client_scores(model, *of, split, rows, predictor.local_predictor, of_each)
+        if of_each:
+            predicted[name] = Samples(clients.ids, split.counts[rows], scores.samples)
         with np.errstate(invalid="ignore"):
             share = scores.hits / scores.possible
         accurate = measure == "accuracy"
@@ -178,7 +224,8 @@ def _score(
             columns[f"{name}_nll"] = scores.nll
         if measure is not None and not accurate:
             columns |= {f"{name}_{measure}": share, f"{name}_{measure}_possible": scores.possible}
-    return columns | {name: _array(values) for name, values in predictor.results.items()}
+    results = {name: _array(values) for name, values in predictor.results.items()}
+    return columns | results, predicted
 
 
 def _test_shares(model: Model, clients: Clients, predictor: Predictor) -> np.ndarray:
@@ -256,6 +303,16 @@ def summarise(
         if f"{name}_possible" in results.extra:
             counts = results.extra[f"{name}_possible"]
             summary[name] = average(results.extra[name], counts, seen)
+    summary |= results.pooled
+    for name in results.pooled.keys() & results.extra.keys():
+        if name.startswith("test_"):
+            scores = results.extra[name]
+            defined = scores[seen & np.isfinite(scores)]
+            summary[f"{name}_mean"] = average(
+                scores, np.where(np.isfinite(scores), results.n_test, 0), seen
+            )
+            summary[f"{name}_p10"] = bottom_decile(defined) if len(defined) else None
+            summary[f"{name}_worst10"] = worst_tenth(defined) if len(defined) else None
     if results.unseen.any():
         train = average(results.train_accuracy, results.n_train, results.unseen)
         test = average(results.test_accuracy, results.n_test, results.unseen)
@@ -327,7 +384,7 @@ def columns_of(setup: Setup) -> list[str]:
     unseen = UNSEEN_COLUMNS if setup.federation.unseen.any() else []
     validates = setup.evaluation.validates
     validation = VALIDATION_COLUMNS if validates else []
-    return [
+    columns = [
         *COLUMNS,
         *([MERGED] if _merges(setup) else []),
         *([COLUMN] if is_simulated(setup) else []),
@@ -337,7 +394,29 @@ def columns_of(setup: Setup) -> list[str]:
         *unseen,
         *validation,
         *task_columns(setup.model, "nll" in setup.algorithm.columns, validates),
+        *metric_columns(setup),
+        *central_columns(setup),
         *(name for name in setup.algorithm.columns if name != "nll"),
+    ]
+    for name in columns:
+        if columns.count(name) > 1:
+            raise InputError(
+                f"{FIELD} has {setup.evaluation.metric_names}, but there is another column {name}; "
+                "a function of another name gets a column of its own"
+            )
+    return columns
+
+
+def metric_columns(setup: Setup) -> list[str]:
+    """Return the columns of metrics.csv that ``evaluation.metrics`` adds."""
+    names = [metric.name for metric in setup.metrics if metric.is_number]
+    splits = _scored_splits(setup.evaluation.validates, setup.federation)
+    ends = {"test": ("", "_mean", "_p10", "_worst10")}
+    return [
+        f"{split}_{name}{end}"
+        for name in names
+        for split in splits
+        for end in ends.get(split, ("",))
     ]
 
 
@@ -357,6 +436,7 @@ class Evaluation:
     chosen: dict[str, float | None]
     learnt: dict[str, np.ndarray]
     perplexity: bool = False  # whether losses are logarithms of perplexities
+    central: dict[str, float | None] = field(default_factory=dict)
 
     def row(self, client_weights: ClientWeights = "scored") -> dict[str, Any]:
         """Return the values of a row of metrics.csv by column; on rank 0."""
@@ -368,6 +448,7 @@ class Evaluation:
             **(perplexities(losses) if self.perplexity else {}),
             "consensus_distance": self.distance,
             **self.chosen,
+            **self.central,
             **self.measured,
         }
 
@@ -386,7 +467,34 @@ def evaluate(
         exchange.measure(state.memory),
         _learnt(setup, trained),
         setup.model.loss.perplexity,
+        of_central(setup, state, training, draws),
     )
+
+
+def of_central(
+    setup: Setup, state: states.RunState, training: Clients, draws: Draws
+) -> dict[str, float | None]:
+    """Return the scores on the central test set by column, on rank 0. Collective."""
+    return central_scores(
+        setup, state.algorithm, training, deployed_by(setup, state, training, draws)
+    )
+
+
+def deployed_by(
+    setup: Setup, state: states.RunState, training: Clients, draws: Draws
+) -> Callable[[np.ndarray], Predictor]:
+    """Return the function that deploys for the training clients at some positions."""
+
+    def deploy(positions: np.ndarray) -> Predictor:
+        """Return what the training clients at some positions predict with."""
+        rows = training.rows[positions]
+        of_rows = of_trained(setup, state, rows)
+        clients = replace(training, rows=rows)
+        predictor = setup.algorithm.deploy(of_rows, clients, draws)
+        counts = len(rows), setup.model.n_parameters
+        return checks.checked_predictor(setup.algorithm, "deploy", predictor, *counts)
+
+    return deploy
 
 
 def training_of(setup: Setup, shards: HostedShards) -> Clients:
@@ -400,7 +508,23 @@ def remarks(setup: Setup, state: states.RunState, shards: HostedShards) -> list[
     algorithm = setup.algorithm
     training = training_of(setup, shards)
     of_algorithm = algorithm.remarks(state.algorithm, training, setup.exchange)
-    return [*_unread(setup), *_of_sample(setup), *_of_attacks(setup), *of_algorithm]
+    lines = [*_unread(setup), *_of_sample(setup), *_of_attacks(setup), *of_algorithm]
+    return [*lines, *_of_central(setup, state, training)]
+
+
+def _of_central(setup: Setup, state: states.RunState, training: Clients) -> list[str]:
+    """Return a line about the central test set; ``InputError`` where no model is shared."""
+    if setup.central is None:
+        return []
+    deploy = deployed_by(setup, state, training, Draws(setup.seed, 0))
+    models, _ = shared_predictor(setup, state.algorithm, training, deploy)
+    n = int(setup.central.description.n_test.sum())
+    what = "the shared model"
+    if len(models) > 1:
+        what = f"{len(models)} models, mixed with the mean of the clients' weights,"
+    elif setup.exchange.shared_is_rows:
+        what = "the average of the clients' models"
+    return [f"evaluation.central: {n:,} test samples that no client has score {what}"]
 
 
 def _of_attacks(setup: Setup) -> list[str]:
@@ -500,7 +624,16 @@ def score(
             yield unseen, predictor, None
 
     relabelled = setup.dataset if isinstance(setup.dataset, Poisoned) else None
-    return score_clients(federation, setup.model, served(), options.validates, ids, relabelled)
+    return score_clients(
+        federation,
+        setup.model,
+        served(),
+        options.validates,
+        ids,
+        relabelled,
+        setup.metrics,
+        setup.dataset.description.n_classes,
+    )
 
 
 def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:

@@ -17,6 +17,7 @@ from mpifed.components.registry import name_of
 from mpifed.config.configuration import resolve
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, EXIT_STOPPED, InputError, RunError
 from mpifed.io.yaml_files import as_text
+from mpifed.results.results import read_summary
 from mpifed.tracking import check_tracker
 from mpifed.training.request import Request
 from topologies.job_environment import is_rank, outside_step
@@ -60,7 +61,7 @@ def run_on_ranks(
     resolve(mapping, ranks)
     code, message = _finished(_command(request, ranks, output), request)
     if code in (EXIT_FINISHED, EXIT_STOPPED):
-        return output, "finished" if code == EXIT_FINISHED else "stopped"
+        return output, read_summary(output / "summary.json")["status"]
     if code == EXIT_BAD_INPUT:
         raise InputError(message)
     raise RunError(message)

@@ -18,7 +18,7 @@ from mpifed.config.configuration import Configuration, to_mapping
 from mpifed.config.stored import ARITHMETIC, UNREAD, arithmetic_of, completed, differences
 from mpifed.errors import InputError
 from mpifed.results.configurations import read_stored
-from mpifed.results.results import metrics_in, read_summary
+from mpifed.results.results import STOPPED_AT, metrics_in, read_summary
 from mpifed.results.run_directories import (
     check_free,
     check_output,
@@ -26,11 +26,14 @@ from mpifed.results.run_directories import (
     holds_run,
 )
 
-# Keys that may change on a resume, in addition to ``evaluation.every``.
+# Keys that may change on a resume, in addition to ``evaluation.every`` and ``STOPPING``.
 MAY_CHANGE = (
     *("rounds", "checkpoint", "threads", "hosts", "reschedule", "stall_limit", "experiment"),
     *("storage", *UNREAD),
 )
+
+# Keys of ``evaluation`` that may change on a resume because they change no state.
+STOPPING = ("stop_at", "patience")
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,28 @@ class ResumePoint:
         return folder.parent.resolve() if folder.name == "checkpoints" else None
 
 
-def finished_after(directory: Path) -> int | None:
-    """Return the number of rounds of a finished run; None where ``directory`` has none."""
+def ended_before(directory: Path, configuration: Configuration) -> dict[str, Any] | None:
+    """Return the summary of a run in ``directory`` that is complete under a configuration.
+
+    A run that a condition has stopped is, as long as neither its rounds nor the condition change.
+    None where ``directory`` has no such run.
+    """
     if not (directory / "DONE").exists():
         return None
     with contextlib.suppress(InputError):
-        return int(read_summary(directory / "summary.json")["rounds"])
+        summary, stored = read_summary(directory / "summary.json"), stored_configuration(directory)
+        if summary["rounds"] == configuration.rounds:
+            return summary
+        if summary["status"] == STOPPED_AT and stored is not None:
+            before, now = _of_stopping(stored), _of_stopping(to_mapping(configuration))
+            return summary if before == now else None
     return None
+
+
+def _of_stopping(stored: Mapping[str, Any]) -> list[Any]:
+    """Return the rounds of a configuration, and what stops it earlier."""
+    evaluation = completed(stored)["evaluation"]
+    return [stored.get("rounds"), *(evaluation[name] for name in STOPPING)]
 
 
 def newest(directory: Path) -> ResumePoint | None:
@@ -114,7 +132,8 @@ def check_changes(
 
     def fixed(mapping: Mapping[str, Any]) -> dict[str, Any]:
         constant = {k: value for k, value in completed(mapping).items() if k not in MAY_CHANGE}
-        constant["evaluation"].pop("every", None)
+        for name in ("every", *STOPPING):
+            constant["evaluation"].pop(name, None)
         constant["local"] = dict(constant.get("local") or {})
         if configuration.local.stepping == "auto":
             constant["local"].pop("stepping", None)
@@ -128,13 +147,15 @@ def check_changes(
     if changes:
         raise InputError(
             f"{where} has another configuration: {'; '.join(changes)}; allowed when resuming: "
-            "other rounds, evaluation.every, checkpoint, storage, threads, hosts and another "
-            "number of ranks; --restart begins anew"
+            "other rounds, evaluation.every, .stop_at and .patience, checkpoint, storage, threads, "
+            "hosts and another number of ranks; --restart begins anew"
         )
 
 
 def kept_rows(meta: checkpoint.Meta, rounds: int, columns: Sequence[str]) -> list[list[str]]:
-    """Return the recorded rows of the rounds before the last one, which is evaluated again."""
+    """Return the recorded rows but those of round 0 or the last one that is evaluated again."""
+    if meta.round == 0:
+        return []
     recorded = metrics_in(meta.metrics)
     rows = (dict(zip(recorded.columns, row, strict=True)) for row in recorded.rows)
     return [

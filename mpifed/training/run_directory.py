@@ -20,7 +20,7 @@ from mpifed.checkpoint.files import what_is_left
 from mpifed.errors import InputError, RunError
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.hdf5 import disk_reason, texts_to_store
-from mpifed.results.results import line_of, metrics_text
+from mpifed.results.results import COMPLETE, line_of, metrics_text
 from mpifed.results.run_directories import check_free
 from mpifed.training.evaluation import ClientResults
 from mpifed.watchdog import heartbeat
@@ -162,10 +162,10 @@ class Recorder:
         self._guard(replace_bytes, self.directory / "clients.h5", content.getvalue())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json, then DONE if the run is finished."""
+        """Write summary.json, then DONE if the run is complete."""
         text = json.dumps(summary, indent=2) + "\n"
         self._guard(replace_bytes, self.directory / "summary.json", text.encode())
-        if summary["status"] == "finished":
+        if summary["status"] in COMPLETE:
             self._guard(replace_bytes, self.directory / "DONE", b"")
 
 
@@ -173,7 +173,9 @@ def results_of(
     results: ClientResults, learnt: Mapping[str, np.ndarray], client_names: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """Return the content of clients.h5 by name; the parameters are those of ``clients``."""
-    fields = {n: values for n, values in vars(results).items() if n not in ("extra", "ids")}
+    fields = {
+        n: values for n, values in vars(results).items() if n not in ("extra", "ids", "pooled")
+    }
     by_client = {"client_id": results.client_ids, **fields, **results.extra}
     if client_names:
         by_client["client_name"] = np.array(client_names)[results.client_ids]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from mpifed.components.registry import Section
 from mpifed.config.options import CheckpointOptions, EvaluationOptions
 from mpifed.data.base import Dataset, Shards, Split, check_tokens
+from mpifed.data.central import central_of
 from mpifed.exchange.attacks import Attackers
 from mpifed.exchange.base import Exchange
 from mpifed.exchange.gossip_channel import GossipChannel
@@ -18,6 +20,7 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.federation import Federation
 from mpifed.federation.hosted import CachedShards, HostedShards, LoadedShards
 from mpifed.federation.options import ComputeOptions, NetworkOptions
+from mpifed.io.memory import check_memory
 from mpifed.local.objective import HeldOutRisks
 from mpifed.local.solver import LocalSolver
 from mpifed.method.algorithm import Algorithm
@@ -26,6 +29,7 @@ from mpifed.models.base import Model
 from mpifed.models.modules import ModuleModel
 from mpifed.state import RunState, shared_tensors
 from mpifed.training.footprint import sample_bytes
+from mpifed.training.scores import Metric, metrics_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,44 @@ class Setup:
     network: NetworkOptions
     compute: ComputeOptions
 
+    @cached_property
+    def metrics(self) -> list[Metric]:
+        """The scores of ``evaluation.metrics``."""
+        return metrics_of(self.evaluation.metric_names, self.dataset.description)
+
+    @property
+    def central(self) -> Dataset | None:
+        """The test set of ``evaluation.central``, whose "clients" are parts of it."""
+        return central_of(self.dataset)
+
+    @property
+    def central_part(self) -> tuple[np.ndarray, Split]:
+        """The parts of the central test set that this rank scores: their numbers, ascending, and
+        samples. Collective at first, and so no ``cached_property``, which locks other threads out.
+        """
+        if "_central_part" not in vars(self):
+            vars(self)["_central_part"] = self._load_central()
+        part: tuple[np.ndarray, Split] = vars(self)["_central_part"]
+        return part
+
+    def _load_central(self) -> tuple[np.ndarray, Split]:
+        central, federation = self.central, self.federation
+        assert central is not None
+        n, rank = central.description.n_clients, federation.communicator.rank
+        of_clients = central.description.n_clients == federation.n_clients
+        ids = np.array_split(np.arange(n), federation.communicator.size)[rank]
+        ids = federation.hosted if of_clients else ids
+        size = sample_bytes(central.description.input_shape, self.dtype)
+        check_memory(
+            float(size * central.description.n_test[ids].sum(dtype=np.float64)),
+            f"evaluation.central is {self.evaluation.central}, whose part on a rank",
+        )
+        if central.make_split is not None:
+            split = central.make_split("test", ids, self.dtype)
+        else:
+            split = central.load(ids, self.dtype).test
+        return ids, Split(split.x.to(self.device), split.y.to(self.device), split.offsets)
+
     def hold_out(self, channel: GossipChannel, clients: Clients) -> None:
         """Give ``channel`` the layers and held-out risks by which ``clients``, the participants
         hosted here, choose among models of others, where they do.
@@ -88,6 +130,8 @@ class Setup:
 
     def hosted_shards(self) -> HostedShards:
         """Return the shards of the clients hosted here. Collective where all are loaded."""
+        if self.central is not None:
+            _ = self.central_part  # before the others, whose memory it may need for a time
         if self.sample_budget is None:
             return LoadedShards(self.federation, self.load())
         size = sample_bytes(self.dataset.description.input_shape, self.dtype)

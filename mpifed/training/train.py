@@ -29,9 +29,10 @@ from mpifed.errors import (
 )
 from mpifed.exchange.accounting import EPSILON
 from mpifed.exchange.server import Server
+from mpifed.federation.participation import is_drawn
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
-from mpifed.results.results import DIGEST, metrics_in
+from mpifed.results.results import DIGEST, FINISHED, STOPPED_AT, metrics_in
 from mpifed.training import evaluation, exchanging
 from mpifed.training import request as resume
 from mpifed.training.build import describe_model
@@ -43,6 +44,7 @@ from mpifed.training.request import Task
 from mpifed.training.run_directory import REPLACED, Recorder
 from mpifed.training.setup import Setup
 from mpifed.training.simulated_time import COLUMN, taking_part
+from mpifed.training.stopping import Stopping, stopping_of
 from mpifed.training.validation import sum_on_host
 from mpifed.watchdog.heartbeat import stop_requests_from
 from mpifed.watchdog.launcher import launched_rank
@@ -52,6 +54,7 @@ from topologies.memory_limits import in_bytes
 MEASURED = {
     *("ranks", "seconds", "peak_memory_bytes", "imbalance", "mpi_bytes_sent", "versions"),
     *("retimed", "graph"),  # which runs of earlier versions lack
+    *("stopped_by", "best_round"),
 }
 
 
@@ -141,7 +144,7 @@ def train(
     on_round: Callback | str | None = None,
     track: str | None = None,
 ) -> str:
-    """Run to the last round, or stop on request; ``recorder`` is that of rank 0. Collective."""
+    """Run to the last round, or to a stop; ``recorder`` is that of rank 0. Collective."""
     communicator = setup.federation.communicator
     speaks = communicator.rank == 0 and not quiet
     early = partial(stop_requests_from, stop_requested)
@@ -159,7 +162,8 @@ def train(
                 agree(communicator, engine.prepare)
         of_evaluation = partial(evaluation.remarks, setup, engine.state, shards)
         remarks = agree(communicator, of_evaluation)
-        agree(communicator, lambda: _begin(recorder, setup, task, engine.writer.settle))
+        begin = partial(_begin, recorder, setup, task, engine.writer.settle)
+        engine.stopping = agree(communicator, begin)
         progress = None
         if recorder is not None:
             at_the_end.callback(recorder.close)
@@ -192,7 +196,8 @@ def train(
             note(error, f"round {engine.round}")
             raise
         summary = summary_of(setup, engine, status)
-        listeners.close(status)  # whose time is not the run's, and whose warnings are in the log
+        # Their time is not the run's, and their warnings are in the log.
+        listeners.close("stopped" if status == "stopped" else FINISHED)
         every = communicator.gather_object(warned)
         if recorder is not None and progress is not None and every is not None:
             lines = [
@@ -204,10 +209,17 @@ def train(
                 recorder.log(line)
             if communicator.size > 1:
                 progress.say(f"local seconds, largest over mean: {summary['imbalance']}")
-            recorder.finish({**summary, "versions": describe_versions()})
+            ending: dict[str, Any] = {"stopped_by": engine.reason} if status == STOPPED_AT else {}
+            if engine.stopping is not None and engine.stopping.kept is not None:
+                ending["best_round"] = engine.stopping.kept
+            recorder.finish({**summary, **ending, "versions": describe_versions()})
             count = f" ({len(lines)} warning{'s' * (len(lines) > 1)} in log.txt)" if lines else ""
-            goes_on = f"; mpifed run --resume --output {task.output} continues it"
-            progress.say(f"{status}: {task.output}{count}{goes_on if status == 'stopped' else ''}")
+            where, goes_on = status, ""
+            if status == "stopped":
+                goes_on = f"; mpifed run --resume --output {task.output} continues it"
+            elif status == STOPPED_AT:
+                where = f"{status} round {engine.round}, since {engine.reason}"
+            progress.say(f"{where}: {task.output}{count}{goes_on}")
         communicator.barrier()
     return status
 
@@ -260,10 +272,12 @@ def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
         )
 
 
-def _begin(recorder: Recorder | None, setup: Setup, task: Task, settle: Callable[[], None]) -> None:
-    """Begin the run directory on rank 0."""
+def _begin(
+    recorder: Recorder | None, setup: Setup, task: Task, settle: Callable[[], None]
+) -> Stopping | None:
+    """Begin the run directory on rank 0; return what stops the run, of its rows so far."""
     if recorder is None:
-        return
+        return None
     columns, point = columns_of(setup), task.point
     rows = resume.kept_rows(point.meta, setup.rounds, columns) if point else []
     aside = list(REPLACED) if task.restart else []
@@ -272,6 +286,7 @@ def _begin(recorder: Recorder | None, setup: Setup, task: Task, settle: Callable
         every, intact = checkpoint.checkpoints_in(point.path.parent), point.meta.round
         aside = [f"checkpoints/{path.name}" for path in every if checkpoint.round_of(path) > intact]
     recorder.begin(columns, rows, settle, is_new, aside)
+    return stopping_of(setup, columns, rows)
 
 
 def _opening(setup: Setup, task: Task) -> list[str]:
@@ -380,15 +395,22 @@ def _of_cores(setup: Setup) -> list[str]:
 
 
 def _of_schedule(setup: Setup) -> list[str]:
-    """Return a line where the learning rate becomes 0 before the last round."""
+    """Return a line where the learning rate becomes 0 before the last round, or begins lower than
+    ``local.lr`` by the steps of ``multi_step``.
+    """
     options, horizon, rounds = setup.solver.options, setup.solver.horizon, setup.rounds
     by_round = options.lr_clock == "round"
     is_over = rounds > horizon
     if not by_round:
         is_over = options.steps is not None or rounds * options.epochs > horizon
+    unit = "rounds" if by_round else "local epochs"
+    if options.lr_schedule == "multi_step" and horizon < 4:
+        return [
+            f"local.lr_schedule is multi_step over {horizon} {unit}, of which 3 floor(R/4) is 0: "
+            f"the learning rate begins at local.lr / {100 if horizon == 1 else 10}"
+        ]
     if options.lr_schedule != "cosine" or not is_over:
         return []
-    unit = "rounds" if by_round else "local epochs"
     return [
         f"local.lr_schedule is cosine over {horizon} {unit}: the learning rate is 0 after them; "
         "reschedule=true spreads it over all rounds on a resume"
@@ -400,7 +422,7 @@ def _of_weights(setup: Setup) -> list[str]:
     federation, exchange = setup.federation, setup.exchange
     if not isinstance(exchange, Server) or not setup.algorithm.communicates:
         return []
-    if federation.inclusion == 1:
+    if federation.inclusion == 1 or not is_drawn(federation.participation):
         return []
     n_train = federation.n_train[federation.training]
     plain = exchange.average_over == "participants" and not federation.is_unbiased

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -33,8 +33,11 @@ from mpifed.method.predictor import Predictor
 from mpifed.models.base import Model
 from mpifed.models.loss import Loss
 from mpifed.mpi.communicator import Alone
+from mpifed.results.configurations import read_stored
+from mpifed.results.results import larger_is_better, read
 from mpifed.state import RunState
 from mpifed.training.build import make, make_dataset
+from mpifed.training.central import shared_models
 from mpifed.training.setup import Setup
 from topologies.errors import excerpt
 
@@ -287,13 +290,7 @@ class Trained:
     @cached_property
     def _shared(self) -> Tensor | None:
         """The models that all clients share, (M, P), or None."""
-        setup, state = self._setup, self._state.algorithm
-        axes = 3 if setup.exchange.shared_is_rows else 2
-        for models in states.shared_tensors(state):
-            if models.dim() == axes and models.shape[-1] == setup.model.n_parameters:
-                return setup.exchange.mean(models)
-        of_all = self._deployed([]).parameters
-        return of_all if of_all is not None and of_all.dim() == 2 else None
+        return shared_models(self._setup, self._state.algorithm, lambda: self._deployed([]))
 
     def _deployed(self, numbers: list[int], unseen: bool = False) -> Predictor:
         """Return what these clients predict with, all of them unseen or none."""
@@ -336,7 +333,7 @@ def check_path(name: str, value: object) -> None:
         raise InputError(f"{name} is {excerpt(value)}; it must be a path, a str or a Path")
 
 
-def load(run: str | os.PathLike[str], round: int | None = None) -> Trained:
+def load(run: str | os.PathLike[str], round: int | Literal["best"] | None = None) -> Trained:
     """Load what a run has trained, from a checkpoint in its run directory.
 
     One process loads all of the run, whatever algorithm, exchange and number of ranks it had.
@@ -349,9 +346,9 @@ def load(run: str | os.PathLike[str], round: int | None = None) -> Trained:
     ----------
     run : str, Path or Result
         The run directory, or what ``mpifed.run`` returned.
-    round : int, optional
-        The round whose checkpoint is loaded. None is the newest intact one, with a warning for each
-        damaged one that is newer.
+    round : int or 'best', optional
+        The round whose checkpoint is loaded; 'best' is that of ``checkpoint.best``. None is the
+        newest intact one, with a warning for each damaged one that is newer.
 
     Returns
     -------
@@ -491,13 +488,40 @@ def without_files(configuration: Configuration) -> Configuration:
     return replace(configuration, model=Section(model.name, drawn))
 
 
-def _checkpoint(directory: Path, round: int | None) -> tuple[Path, checkpoint.Meta]:
+def _best_round(directory: Path, stored: Sequence[int]) -> int:
+    """Return the best of the rounds that are stored, of a run with ``checkpoint.best``."""
+    column = (read_stored(directory / "config.yaml").get("checkpoint") or {}).get("best")
+    if column is None:
+        raise InputError(
+            f"round is 'best', but '{directory}' is a run without checkpoint.best; with "
+            "checkpoint.best=validation_accuracy, or another column of metrics.csv, a run stores it"
+        )
+    metrics = read(directory).metrics
+    rounds, values = metrics["round"].astype(np.int64), metrics[column]
+    if not np.isfinite(values).any():
+        raise InputError(f"round is 'best', but '{directory}' has no value of {column}")
+    worth = np.where(np.isnan(values), -np.inf, values if larger_is_better(column) else -values)
+    order = rounds[np.argsort(-worth, kind="stable")]
+    best = next((int(number) for number in order if number in stored), stored[0])
+    if best != order[0]:
+        warnings.warn(
+            f"round {order[0]} has the best {column}, but is not stored; round {best} is loaded",
+            stacklevel=4,
+        )
+    return best
+
+
+def _checkpoint(
+    directory: Path, round: int | Literal["best"] | None
+) -> tuple[Path, checkpoint.Meta]:
     """Return the checkpoint of a round, or the newest intact one."""
     paths = checkpoint.checkpoints_in(directory / "checkpoints")
     if not paths:
         raise InputError(f"run is '{directory}', which holds no checkpoint of a run")
     if round is not None:
         rounds = [checkpoint.round_of(path) for path in paths]
+        if round == "best":
+            round = _best_round(directory, rounds)
         if round not in rounds:
             there = ", ".join(str(number) for number in sorted(rounds))
             raise InputError(f"round is {round!r}, but '{directory}' holds checkpoints of: {there}")

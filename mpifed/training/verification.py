@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -20,7 +22,15 @@ from mpifed.errors import InputError, one_line
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
 from mpifed.results.configurations import read_stored
-from mpifed.results.results import Metrics, metrics_in, read_clients, read_metrics, read_summary
+from mpifed.results.results import (
+    FINISHED,
+    STOPPED_AT,
+    Metrics,
+    metrics_in,
+    read_clients,
+    read_metrics,
+    read_summary,
+)
 from mpifed.results.run_directories import check_finished, chosen_rounds
 from mpifed.training import request
 from mpifed.training.build import make
@@ -43,11 +53,9 @@ class RecordedRun:
     metrics: Metrics
     checkpoints: dict[int, tuple[Path, checkpoint.Meta]]
     lacking: list[str]
-
-    @property
-    def rounds(self) -> int:
-        """The last round."""
-        return int(self.mapping["rounds"])
+    rounds: int
+    """The last round."""
+    status: str = FINISHED
 
     @property
     def recorded_rounds(self) -> list[int]:
@@ -75,13 +83,18 @@ def read_run(directory: Path) -> RecordedRun:
             lacking.append(f"round {checkpoint.round_of(path)}: {error}")
     mapping = read_stored(directory / "config.yaml")
     metrics = read_metrics(directory / "metrics.csv")
-    due = {0, int(mapping["rounds"])}
-    if int(mapping["rounds"]) in intact:  # a checkpoint holds all rows up to its round
-        _, meta = intact[int(mapping["rounds"])]
+    rounds, status = int(mapping["rounds"]), FINISHED
+    with contextlib.suppress(InputError):  # which is a difference that is reported
+        summary = read_summary(directory / "summary.json")
+        if summary["status"] == STOPPED_AT and summary["rounds"] <= rounds:
+            rounds, status = summary["rounds"], STOPPED_AT
+    due = {0, rounds}
+    if rounds in intact:  # a checkpoint holds all rows up to its round
+        _, meta = intact[rounds]
         due |= set(map(int, metrics_in(meta.metrics).texts("round")))
     missing = due - set(map(int, metrics.texts("round")))
     lacking += [f"round {number}: metrics.csv has no row of it" for number in sorted(missing)]
-    return RecordedRun(directory, mapping, metrics, intact, lacking)
+    return RecordedRun(directory, mapping, metrics, intact, lacking, rounds, status)
 
 
 def differing_clients(path: Path, repeated: Mapping[str, np.ndarray]) -> list[str]:
@@ -212,6 +225,7 @@ def _engine(
         communicator,
         lambda: make(configuration, communicator, horizon or configuration.rounds, stored),
     )
+    setup = dataclasses.replace(setup, rounds=recorded.rounds)
     shards = agree(communicator, setup.hosted_shards)
     engine = Engine(setup, shards, Clock(), recorded.directory)
     if path is None or meta is None:
@@ -247,7 +261,7 @@ def _compare(
         evaluated = engine.evaluated()
         # summary_of asks all ranks, and reads the scores on the first.
         engine.scores = evaluated[0] if evaluated is not None else {}
-        summary = summary_of(setup, engine, "finished") if at_the_end else None
+        summary = summary_of(setup, engine, recorded.status) if at_the_end else None
         is_measured = setup.compute.name == "measured"
         measured = {"seconds", COLUMN} if is_measured else {"seconds"}
         if evaluated is not None and row is not None:

@@ -257,10 +257,11 @@ def main(words: list[str]) -> int:
         print(f"bench_peers: {words}: {error}", file=sys.stderr)
         return 2
     path, mark = DOCS / "peers.md", "\n## "
-    first, _, second = path.read_text(encoding="utf-8").partition(mark)
+    first, *others = path.read_text(encoding="utf-8").split(mark)
     first = page(simulators) if simulators else first
-    second = table(programs) if programs else mark * bool(second) + second
-    path.write_text(first + second, encoding="utf-8")
+    second, *written = [mark + part for part in others] or [""]
+    second = table(programs) if programs else second
+    path.write_text("".join([first, second, *written]), encoding="utf-8")
     return 0
 
 

@@ -54,7 +54,7 @@ PACKAGE = """# mpifed
 | `mpifed.arrays` | [mpifed.data.from_python.arrays][] makes data of arrays |
 | `mpifed run`, ... | [commands](../running.md) |
 
-`import mpifed` is quick: torch is imported when one of them is called.
+`import mpifed` is quick: torch is imported when one of them is first used.
 """
 """In place of what would be read from the package, whose function ``run`` has a module's name."""
 

@@ -317,11 +317,21 @@ def test_nothing_is_submitted_that_cannot_run(
     assert (output / "job" / "job.json").exists()
 
 
-def test_a_program_that_a_module_brings_is_left_to_the_job(slurm, tmp_path: Path, capfd) -> None:
+def test_a_program_that_a_module_brings_is_left_to_the_job(
+    slurm, tmp_path: Path, capfd, monkeypatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".bash_profile").write_text('module() { [ "$*" = "is-avail python" ]; }\n')
     words = [*TINY, "--output", tmp_path / "run", "job.python=python9"]
     assert "'python9'" in call(capfd, "check", *words, code=2)
     out = call(capfd, "check", *words, "job.modules=[python]")
     assert re.search(r"job\.python\b.*modules.*python9", out)
+    assert "'pyton'" in call(capfd, "check", *words, "job.modules=[python, pyton]", code=2)
+
+
+def test_a_job_of_more_ranks_than_clients_is_refused(slurm, tmp_path: Path, capfd) -> None:
+    words = [*TINY, "job.ranks=5", "--output", tmp_path / "run"]
+    assert re.search(r"job\.ranks is 5.* clients, 4", call(capfd, "check", *words, code=2))
 
 
 def test_status_shows_the_last_event_and_where_the_output_is(

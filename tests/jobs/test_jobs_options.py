@@ -79,10 +79,22 @@ def test_variables_of_the_environment_keep_their_letters(tmp_path: Path) -> None
         ({"ranks": 2, "container": "docker"}, "job.image.*job.container"),
         ({"ranks": 2, "launcher": "flux"}, "job.launcher.*'flux'"),
         ({"ranks": 2, "acount": "x"}, "'job.acount'"),
+        ({"ranks": 2, "time": "abc"}, "job.time.*'abc'.*04:00:00"),
+        ({"ranks": 2, "time": "1:99:99"}, "job.time.*'1:99:99'"),
+        ({"ranks": 2, "time": "00:01:00", "warn_seconds": 60}, "job.time.*60 seconds.*warn"),
+        ({"ranks": 2, "mem": "12QB"}, "job.mem.*'12QB'.*16G"),
     ],
 )
 def test_bad_options_are_one_sentence(given: dict, part: str, tmp_path: Path) -> None:
     assert re.search(part, refusal(*site(tmp_path, given)))
+
+
+@pytest.mark.parametrize(
+    "time",
+    ["90", "2:30", "04:00:00", "1-0", "1-12:30", "1-12:30:15", "infinite", "UNLIMITED", "0"],
+)
+def test_times_are_those_of_slurm(time: str) -> None:
+    assert directives(rendered(*PLACE, "job.ranks=2", f"job.time={time}"))["time"] == time
 
 
 @pytest.mark.parametrize("text", ["!!python/object/apply:os.system ['touch pwned']", "[1, 2]"])

@@ -178,13 +178,15 @@ def test_shuffles_permute_every_row_by_its_own_key(lengths, seed):
 
 
 def test_shuffles_sort_each_row_by_the_upper_bits_of_its_samples():
-    keys = random.client_keys(0, "test", 1, np.arange(5))
-    lengths = np.array([7, 0, 1, 3000, 12])
+    keys = random.client_keys(0, "test", 1, np.arange(7))
+    lengths, starts = np.array([7, 0, 1, 30000, 12, 9000, 5]), np.array([4, 0, 1, 9, 2, 6, 5])
     expected = [
         np.argsort(random.bits_at(key, np.arange(length)) >> np.uint64(32), kind="stable")
         for key, length in zip(keys, lengths, strict=True)
     ]
     assert np.array_equal(random.shuffles(keys, lengths), np.concatenate(expected))
+    moved = [start + row for start, row in zip(starts, expected, strict=True)]
+    assert np.array_equal(random.shuffles(keys, lengths, starts), np.concatenate(moved))
     assert len(random.shuffles(keys[:2], np.zeros(2, np.int64))) == 0
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mpifed
 from mpifed.federation.clients import Draws
 from mpifed.local.minibatches import draw_orders, plan_minibatches, work_of
 from mpifed.local.options import LocalOptions
@@ -176,6 +179,43 @@ def test_schedules(name, factors):
 def test_multi_step_breaks_after_the_floors():
     # R = 7: floor(7 / 2) = 3 and 3 floor(7 / 4) = 3.
     assert [SCHEDULES["multi_step"](k, 7) for k in range(5)] == pytest.approx([1, 1, 1, 0.01, 0.01])
+
+
+@pytest.mark.parametrize(("horizon", "first"), [(1, 0.01), (2, 0.1), (3, 0.1), (4, 1.0)])
+def test_multi_step_begins_lower_in_fewer_than_four_rounds_and_says_so(horizon, first, tmp_path):
+    assert SCHEDULES["multi_step"](0, horizon) == pytest.approx(first)
+    words = {"clients": 2, "algorithm": "fedavg", "local.lr_schedule": "multi_step"}
+    run = mpifed.run("digits-fedem", **words, rounds=horizon, output=tmp_path / "run")
+    log = (run.directory / "log.txt").read_text()
+    assert (f"begins at local.lr / {round(1 / first)}" in log) == (first < 1)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "multi_step"])
+def test_warm_up_rises_by_equal_steps_to_what_the_schedule_says(schedule):
+    work, done = work_of(np.array([8]), 8, epochs=1, steps=None), torch.tensor([0])
+    for k in range(1, 21):
+        plain = LocalOptions(lr=0.5, lr_schedule=schedule)
+        warmed = dataclasses.replace(plain, lr_warmup=8)
+        expected = min(1, k / 8) * learning_rates(plain, 20, k, done, work, None)
+        assert learning_rates(warmed, 20, k, done, work, None) == pytest.approx(expected)
+
+
+def test_warm_up_counts_what_the_clock_counts():
+    work, done = work_of(np.array([8, 8]), 8, epochs=2, steps=None), torch.tensor([0, 3])
+    options = LocalOptions(lr=1.0, lr_warmup=4, lr_clock="local_epoch")
+    rates = learning_rates(options, 10, 5, done, work, None)
+    assert rates.tolist() == [[0.25, 0.5], [1.0, 1.0]]
+
+
+def test_fine_tuning_does_not_warm_up(tmp_path):
+    words = {"clients": 3, "rounds": 1, "algorithm": "fedavg_ft", "local.lr": 1e-12}
+    words |= {"algorithm.tune_lr": 0.3, "output": tmp_path / "plain"}
+    plain = mpifed.run("digits-fedem", **words)
+    warmed = mpifed.run(
+        "digits-fedem", **{**words, "output": tmp_path / "warmed", "local.lr_warmup": 100}
+    )
+    scores = [each.metrics["test_accuracy"][-1] for each in (plain, warmed)]
+    assert scores[0] == pytest.approx(scores[1]) and scores[0] > 0.3
 
 
 def test_the_local_epoch_clock_counts_a_clients_own_epochs():

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,8 @@ from commands import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.mpi.communicator import spare_memory
+from mpifed.errors import InputError
+from mpifed.mpi.communicator import check_launcher, spare_memory
 from mpifed.watchdog import heartbeat
 from mpifed.watchdog.guard import _await_answer
 from mpifed.watchdog.heartbeat import STALL_LIMIT, Page, new_pages, raise_if_stop_requested
@@ -896,3 +898,22 @@ def test_ucx_sets_aside_less_where_hydra_started_all_ranks_on_one_host(place, sp
     assert {"UCX_MM_SEG_SIZE", "UCX_TLS"} & {*os.environ} == (
         {"UCX_MM_SEG_SIZE", "UCX_TLS"} if spared else set()
     )
+
+
+@pytest.mark.parametrize(
+    "version", ["MPICH Version:      5.0.2\nMPICH Release date: ...", "Open MPI v4.1.4"]
+)
+def test_open_mpis_launcher_and_the_library_of_mpich_are_named(version, monkeypatch):
+    import mpi4py
+
+    library = types.SimpleNamespace(Get_library_version=lambda: version)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", library)
+    for name in ("initialize", "finalize"):
+        monkeypatch.setattr(mpi4py.rc, name, getattr(mpi4py.rc, name))
+    check_launcher()
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    if version.startswith("Open MPI"):
+        check_launcher()
+    else:
+        with pytest.raises(InputError, match=r"Open MPI's mpirun.* MPICH 5\.0\.2,.*MPI4PY_LIBMPI"):
+            check_launcher()

@@ -59,3 +59,10 @@ def test_a_page_says_where_paper_and_code_differ(page, heading, method):
         assert found
         text = re.split(r"^#+ ", rest, maxsplit=1, flags=re.MULTILINE)[0]
     assert "paper and code" in text.lower()
+
+
+def test_the_pages_of_options_are_up_to_date():
+    script = runpy.run_path(str(ROOT / "scripts" / "pages" / "configuration.py"))
+    for name, text in script["PAGES"].items():
+        said = f"python scripts/pages/configuration.py writes docs/{name} anew"
+        assert text() == (ROOT / "docs" / name).read_text(encoding="utf-8"), said

@@ -99,8 +99,78 @@ def test_charts_are_read_on_a_phone_and_in_the_dark(opened, width, scheme):
     tops = opened.eval_on_selector_all(
         "#curves .chart:not([hidden])", "all => all.map(c => c.getBoundingClientRect().top)"
     )
-    assert len(set(tops)) == (2 if width == 1400 else 3)  # of three, two are side by side
+    assert len(set(tops)) == (1 if width == 1400 else 3)  # three, side by side where there is room
     assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def number(text: str) -> float:
+    return float(re.search(r"-?[\d.]+(e[-+]?\d+)?", text.replace("−", "-"))[0])
+
+
+def test_all_curves_have_values_where_costs_differ(opened):
+    """Of FedEM, FedAvg and Local, no two have been evaluated at the same number of bits."""
+    opened.check("input[value=bits]")
+    panel = opened.locator("#curves svg.panel:visible").first
+    panel.focus()
+    opened.keyboard.press("Home")
+    for _ in range(2):
+        opened.keyboard.press("ArrowRight")
+    rows = opened.locator("#readout tr").all_inner_texts()
+    assert len(rows) == 3 and "–" not in " ".join(rows)
+
+
+def test_a_table_is_sorted_by_the_column_whose_head_is_clicked(opened):
+    def column(index: int) -> list[str]:
+        return opened.locator(f"#results tbody td:nth-child({index})").all_inner_texts()
+
+    methods = column(1)
+    opened.click("#results thead th:nth-child(1) .sort")
+    assert column(1) == sorted(methods)
+    opened.click("#results thead th:nth-child(1) .sort")
+    assert column(1) == sorted(methods, reverse=True)
+    opened.click("#results thead th:nth-child(2) .sort")
+    numbers = list(map(number, column(2)))
+    assert numbers == sorted(numbers, reverse=True)
+    assert opened.get_attribute("#results thead th:nth-child(2)", "aria-sort") == "descending"
+
+
+def test_a_reader_chooses_the_axis_and_smoothing_and_goes_back(opened):
+    panel = opened.locator("#curves svg.panel:visible").first
+    before = panel.inner_html()
+
+    def value() -> float:
+        panel.focus()
+        opened.keyboard.press("Home")
+        text = opened.locator("#readout tr").first.inner_text()
+        opened.keyboard.press("Escape")
+        return number(text.partition("\t")[2])
+
+    start = value()
+    opened.check("input[name=y][value=log]")
+    assert panel.get_attribute("data-y").endswith(" 1")
+    assert value() == pytest.approx(start, rel=1e-3)  # a value is the same on any axis
+    opened.fill("#smoothing", "2")
+    assert value() > start + 1  # the mean with the next two, of curves that climb
+    opened.fill("#smoothing", "0")
+    opened.check("input[name=y][value=usual]")
+    assert panel.inner_html() == before
+
+
+def test_a_table_on_a_phone_shows_that_it_goes_on(opened):
+    opened.set_viewport_size({"width": 400, "height": 900})
+    wide = opened.eval_on_selector_all(
+        ".scroll", "all => all.filter(s => s.scrollWidth > s.clientWidth + 20).length"
+    )
+    assert wide
+    place = opened.locator("#results .scroll").bounding_box()
+    edge = {"x": place["x"] + place["width"] - 4, "y": place["y"] + place["height"] - 3}
+    clip = {**edge, "width": 3, "height": 2}
+    opened.locator("#results .scroll").evaluate("s => s.scrollIntoView({block: 'center'})")
+    place = opened.locator("#results .scroll").bounding_box()
+    clip["y"] = place["y"] + place["height"] - 3
+    at_start = opened.screenshot(clip=clip)
+    opened.locator("#results .scroll").evaluate("s => { s.scrollLeft = 9999; }")
+    assert opened.screenshot(clip=clip) != at_start  # a shadow, gone at the end
 
 
 def test_everything_is_reached_and_worked_by_keyboard(opened):
@@ -114,7 +184,16 @@ def test_everything_is_reached_and_worked_by_keyboard(opened):
         if not place:
             break
         reached.add(place.lower())
-    wanted = {"a.", "input.", "button.toggle", "button.all", "svg.panel", "summary.", "img."}
+    wanted = {
+        "a.",
+        "input.",
+        "button.toggle",
+        "button.all",
+        "button.sort",
+        "svg.panel",
+        "summary.",
+        "img.",
+    }
     assert wanted <= reached
     panel = opened.locator("svg.panel").first
     panel.focus()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from run_directories import write_run
+from scipy import stats
 
 from mpifed.report.groups import Group, difference, group_runs, last_differences
 from mpifed.report.runs import find_runs
@@ -26,6 +28,17 @@ def test_seeds_become_mean_and_deviation_of_a_curve(tmp_path: Path) -> None:
     assert curve.rounds.tolist() == [0, 10, 20, 30, 40]
     assert curve.mean == pytest.approx(76 - 25 * np.exp(-curve.rounds / 12))
     assert curve.deviation == pytest.approx(np.full(5, 2.0))
+
+
+@pytest.mark.parametrize("spread", ["ci", "sd", "se"])
+def test_the_band_is_the_spread_that_tables_have(spread: str, tmp_path: Path) -> None:
+    for seed, final in enumerate((0.74, 0.76, 0.78)):
+        write_run(tmp_path / f"a{seed}", final=final, seed=seed)
+    (group,) = groups_in(tmp_path)
+    group = replace(group, spread=spread)
+    half = {"ci": stats.t.ppf(0.975, 2) * 2 / 3**0.5, "sd": 2.0, "se": 2 / 3**0.5}[spread]
+    assert group.curve("test_accuracy", 100).band == pytest.approx(np.full(5, half))
+    assert group.estimate("test_accuracy", 100).shown == pytest.approx(half)
 
 
 def test_differences_are_taken_seed_by_seed(tmp_path: Path) -> None:

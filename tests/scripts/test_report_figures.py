@@ -75,6 +75,52 @@ def test_last_values_against_a_key(sweep):
         assert s.y == pytest.approx(np.array([0.01, 1.0]) * np.exp(-4))
 
 
+def run_on(place: Path, name: str, gap: float, final: float, seed: int = 0, **options) -> None:
+    topology = {"name": name, "seed": seed, **options}
+    exchange = {"name": "gossip", "topology": topology}
+    write_run(place / f"{name}{options}{seed}", final=final, seed=seed, exchange=exchange,
+              graph={"spectral_gap": gap, "degree": 2})  # fmt: skip
+
+
+def test_a_graph_is_a_point_with_its_name_averaged_over_draws(tmp_path):
+    """Draws of a random graph have gaps of their own, and one point."""
+    run_on(tmp_path, "ring", 0.1, 0.7)
+    for p in (0.3, 0.6):
+        for seed, gap in enumerate((0.4, 0.5, 0.6)):
+            run_on(tmp_path, "erdos_renyi", gap + p, 0.7 + gap / 10, seed, p=p)
+    wanted = FigureRequest("test_accuracy", "spectral_gap", spread="sd")
+    (line,) = series(find_runs([tmp_path]), wanted)
+    assert line.points == ("ring", "Erdős–Rényi, p = 0.3", "Erdős–Rényi, p = 0.6")
+    assert line.x == pytest.approx([0.1, 0.8, 1.1])
+    assert line.x_band == pytest.approx([0, 0.1, 0.1])
+    assert line.y[1] == pytest.approx(0.75 - 0.25 * np.exp(-40 / 12))
+    assert line.band == pytest.approx([0, 0.01, 0.01])
+
+
+def test_names_of_points_are_drawn_and_cover_no_other_name(tmp_path):
+    for k in range(6):
+        run_on(tmp_path / "runs", f"graph_{k}", 0.5 + k / 1000, 0.7 + k / 1000)
+    words = ["--figure", "test_accuracy", "--x", "spectral_gap", "--format", "svg"]
+    assert main([str(tmp_path / "runs"), "--output", str(tmp_path / "out"), *words]) == 0
+    drawn = (tmp_path / "out" / "test-accuracy-spectral-gap.svg").read_text("utf-8")
+    names = re.findall(r'<text[^>]*x="([\d.]+)" y="([\d.]+)"[^>]*>graph (\d)</text>', drawn)
+    assert {number for *_, number in names} == set("012345")
+    places = np.array([[float(x), float(y)] for x, y, _ in names])
+    apart = np.abs(places[:, None] - places[None])
+    assert (apart.max(axis=2) + 99 * np.eye(6) > 9).all()
+
+
+@pytest.mark.parametrize("key", ["exchange.topology.name", "exchange.topology", "topology"])
+def test_a_legend_names_the_key_that_was_asked_for(key, tmp_path):
+    for name in ("ring", "star"):
+        run_on(tmp_path / "runs", name, 0.1, 0.7)
+    words = ["--figure", "test_loss", "--by", key, "--format", "svg"]
+    words[1] = "train_loss"
+    assert main([str(tmp_path / "runs"), "--output", str(tmp_path / "out"), *words]) == 0
+    drawn = (tmp_path / "out" / "train-loss-rounds-by-topology.svg").read_text("utf-8")
+    assert "topology=ring" in drawn and "topology=star" in drawn
+
+
 def test_seeds_are_averaged_and_where_a_run_began_is_no_difference(tmp_path):
     for seed, scale in ((0, 1.0), (1, 3.0)):
         run_with_gap(tmp_path / str(seed), 1.0, 9, seed, scale, start_from=f"runs/{seed}")

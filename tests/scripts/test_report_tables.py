@@ -14,7 +14,7 @@ import pytest
 from markdown_it import MarkdownIt
 from reports import report
 from rich.cells import cell_len
-from run_directories import write_run
+from run_directories import fill_columns, write_run
 from scipy import stats
 
 from mpifed.testing import run_command
@@ -224,3 +224,45 @@ def test_no_name_of_a_user_steers_a_terminal_or_a_page(
     page = (out / "report.html").read_text("utf-8")
     assert page.count("<script>") == 1 and "<b>unfinished" not in page
     assert "<b>unfinished" not in (out / "table.md").read_text("utf-8")
+
+
+@pytest.fixture
+def scored(tmp_path: Path) -> Path:
+    """Runs with scores, of which FedEM is better in all, and with a loss of the user's own."""
+    for name, finals in FINALS.items():
+        for seed, final in enumerate(finals):
+            path = write_run(
+                tmp_path / "scored" / f"{name}{seed}", final=final, seed=seed,
+                algorithm={"name": name},
+                evaluation={"every": 10, "metrics": ["auc", "confusion", "ours:own_loss"]},
+            )  # fmt: skip
+            columns = {"test_auc": final + 0.1, "test_own_loss": final}
+            fill_columns(path, lambda rows, more=columns: [row.update(more) for row in rows])
+            with h5py.File(path / "clients.h5", "a") as file:
+                file["unseen"] = [False, False, False, True]
+                file["test_confusion"] = np.arange(16).reshape(4, 2, 2)
+    return tmp_path / "scored"
+
+
+def test_scores_and_confusion_matrices_are_shown(scored: Path) -> None:
+    found = report(scored, "--latex")
+    auc = [f"{100 * (np.mean(finals) + 0.1):.2f} ±" for finals in FINALS.values()]
+    for name in ("table.md", "report.html"):
+        assert "AUC (%)" in found.texts[name] and "Own loss" in found.texts[name]
+        assert all(each in found.texts[name] for each in auc)
+    assert "AUC" in found.printed and "AUC" in found.texts["table.tex"]
+    row = next(row for row in found.rows() if row["method"] == "FedEM")
+    assert float(row["test_auc"]) == pytest.approx(np.mean(FINALS["fedem"]) + 0.1)
+    # Of three seeds and the three clients in training.
+    assert r"0 & \textbf{36} & 45 \\" in found.texts["confusion.tex"]
+    assert "| 1 | 54 | **63** |" in found.texts["table.md"]
+
+
+def test_nothing_is_bold_in_a_score_of_which_nobody_knows_the_better_end(scored: Path) -> None:
+    lines = report(scored).texts["table.md"].splitlines()
+    header = next(line for line in lines if "AUC (%)" in line).split(" | ")
+    row = next(line for line in lines if line.startswith("| synthetic-paper | FedEM |")).split(
+        " | "
+    )
+    cells = dict(zip(header, row, strict=True))
+    assert cells["AUC (%)"].startswith("**") and not cells["Own loss"].startswith("**")

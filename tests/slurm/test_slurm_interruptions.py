@@ -43,7 +43,12 @@ def limited(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> dict
     limit = ["job.ranks=2", "job.time=1", 'job.extra_directives=["--nodelist=n4"]']
     slurm.submit(outputs["warned"], *limit, "job.warn_seconds=25", pause=2.5)
     options = '["--nodelist=n4", "--signal=B:CONT@1"]'
-    unwarned = ["job.ranks=2", "job.time=1", f"job.extra_directives={options}"]
+    unwarned = [
+        "job.ranks=2",
+        "job.time=1",
+        "job.warn_seconds=30",
+        f"job.extra_directives={options}",
+    ]
     slurm.submit(outputs["unwarned"], *unwarned, "checkpoint.every=5", pause=4.0)
     return outputs
 

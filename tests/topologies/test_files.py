@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 import mpifed
+import topologies
 from mpifed.errors import InputError
 from mpifed.testing import run_command
 from topologies import (
@@ -15,6 +16,7 @@ from topologies import (
     build_schedule,
     edge_array,
     mixing_matrix,
+    parse_graph,
 )
 
 
@@ -24,14 +26,20 @@ def export(graph, path, *words):
 
 @pytest.mark.parametrize(
     ("suffix", "family"),
-    [(".npz", "matrix"), (".csv", "matrix"), (".edges", "edge_list"), (".graphml", "graphml")],
+    [
+        (".npz", "matrix"),
+        (".csv", "matrix"),
+        (".npy", "matrix"),
+        (".edges", "edge_list"),
+        (".graphml", "graphml"),
+    ],
 )
 def test_a_matrix_comes_back_from_every_format(tmp_path, suffix, family):
     matrix = mixing_matrix(build_graph("erdos_renyi", 12, 1, p=0.5))
     file = tmp_path / f"w{suffix}"
     assert export("erdos_renyi:n=12,p=0.5", file, "--seed", "1") == 0
     again = mixing_matrix(build_graph(family, 12, path=str(file)), "given")
-    if suffix == ".csv":
+    if suffix in (".csv", ".npy"):  # which have no edges of weight zero
         assert again.to_dense() == pytest.approx(matrix.to_dense(), abs=1e-15)
     else:
         assert again == matrix
@@ -160,3 +168,59 @@ def test_text_labels_are_in_natural_order(tmp_path):
     result = mpifed.run("synthetic-fedem", topology=graph, **options)
     stored = yaml.safe_load((result.directory / "config.yaml").read_text())
     assert stored["exchange"]["topology"]["edges"] == "0-2 1-2"
+
+
+def test_an_adjacency_matrix_is_a_graph_in_every_form(tmp_path):
+    ring = nx.cycle_graph(6)
+    array = nx.to_numpy_array(ring, dtype=int)
+    rows = [",".join(map(str, row)) for row in array.tolist()]
+    texts = {
+        "plain": rows,
+        "names": ["a,b,c,d,e,f", *rows],
+        "index": [
+            ",a,b,c,d,e,f",
+            *(f"{name},{row}" for name, row in zip("abcdef", rows, strict=True)),
+        ],
+        "pandas": [",0,1,2,3,4,5", *(f"{k},{row}" for k, row in enumerate(rows))],
+    }
+    for name, lines in texts.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    np.save(tmp_path / "array.npy", array)
+    paths = sorted(tmp_path.iterdir())
+    assert len(paths) == 5
+    for path in paths:
+        read = build_graph("matrix", path=str(path))
+        assert nx.utils.graphs_equal(nx.Graph(read.edges), nx.Graph(ring.edges)), path
+        assert parse_graph(str(path))[0] == "matrix"
+
+
+def test_a_directed_adjacency_matrix_is_refused_by_its_arc(tmp_path):
+    array = np.zeros((3, 3))
+    array[0, 1] = array[0, 2] = array[1, 2] = array[2, 1] = array[2, 0] = 1
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(TopologyError, match="between 0 and 1"):
+        build_graph("matrix", path=str(tmp_path / "a.npy"))
+
+
+def test_edge_lists_of_networkx_are_read_with_their_weights(tmp_path):
+    graph = nx.Graph([(0, 1, {"weight": 0.25}), (1, 2, {"weight": 0.5, "colour": "red"}), (2, 0)])
+    nx.write_edgelist(graph, tmp_path / "g.edgelist")
+    read = build_graph("edge_list", path=str(tmp_path / "g.edgelist"))
+    weights = {tuple(sorted(ends)): w for *ends, w in read.edges(data="weight")}
+    assert weights == {(0, 1): 0.25, (1, 2): 0.5, (0, 2): None}
+
+
+def test_an_exported_array_is_the_matrix(tmp_path):
+    words = ["export", "torus:rows=3,cols=4", "--output", tmp_path / "w.npy"]
+    assert run_command(["topologies", *words]) == 0
+    w = mixing_matrix(build_graph("torus", rows=3, cols=4), "fmmc")
+    assert np.abs(np.load(tmp_path / "w.npy") - w.to_dense()).max() < 1e-15
+
+
+def test_measures_take_arrays():
+    w = mixing_matrix(build_graph("ring", 8), "metropolis_hastings")
+    for measure in (topologies.slem, topologies.mixing_time, topologies.effective_neighbours):
+        assert measure(w.to_dense()) == pytest.approx(measure(w), rel=1e-12)
+    assert topologies.consensus_rate(w.to_dense()).p == pytest.approx(1 - topologies.slem(w) ** 2)
+    assert topologies.communication(w.to_dense()).messages == 16
+    assert topologies.stationary_distribution(w.to_dense()) == pytest.approx(np.full(8, 1 / 8))

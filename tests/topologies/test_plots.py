@@ -60,3 +60,14 @@ def test_a_comparison_is_drawn(tmp_path):
     words = ["ring", "base_k:n=8", "--n", "8", "--plot", tmp_path / "comparison.svg"]
     assert run_command(["topologies", "compare", *words]) == 0
     assert "ring" in (tmp_path / "comparison.svg").read_text()
+
+
+def test_gossip_moves_in_a_gif(tmp_path):
+    from PIL import Image
+
+    path = tmp_path / "gossip.gif"
+    words = ["exponential:n=8", "--output", path, "--rounds", "3"]
+    assert run_command(["topologies", "plot", *words]) == 0
+    with Image.open(path) as picture:
+        assert picture.n_frames == 4
+    assert run_command(["topologies", "plot", *words, "--kind", "heatmap"]) == 2

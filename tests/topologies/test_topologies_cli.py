@@ -206,3 +206,27 @@ def test_every_public_name_can_be_imported_in_any_order():
     assert done.stdout.strip() == "True True []"
     with pytest.raises(AttributeError, match=r"'topologies'.*'torus'"):
         topologies.torus  # noqa: B018
+
+
+def test_a_family_of_ones_own_is_written_as_in_a_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_family.py").write_text(
+        "import networkx\n\ndef wheel(n, *, spokes=2, seed=None):\n"
+        "    graph = networkx.cycle_graph(n)\n"
+        "    graph.add_edges_from((0, node) for node in range(0, n, spokes) if node)\n"
+        "    return graph\n"
+    )
+    for words, edges in (("n=9", 9 + 3), ("n=9,spokes=3", 9 + 2)):
+        graph = f"own_family:wheel:{words}"
+        assert run_command(["topologies", "show", graph, "--json"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert (record["n"], record["edges"]) == (9, edges)
+    words = "networkx:watts_strogatz_graph:n=10,k=4,p=0.1"
+    assert run_command(["topologies", "show", words, "--seed", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["edges"] == 20
+
+
+def test_fmmc_that_stops_above_its_tolerance_says_so():
+    graph = topologies.build_graph("erdos_renyi", 40, 1, p=0.2)
+    with pytest.warns(UserWarning, match="above the tolerance"):
+        topologies.mixing_matrix(graph, "fmmc", tolerance=1e-9, max_iterations=3)

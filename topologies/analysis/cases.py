@@ -11,7 +11,7 @@ import networkx as nx
 from topologies.analysis.description import describe
 from topologies.cpu_time import cpu_seconds
 from topologies.errors import TopologyError
-from topologies.graphs.build import build_graph, parse_graph
+from topologies.graphs.build import build_graph, parse_graph, words_of_graph
 from topologies.names import find, from_text, parse_spec, values_of
 from topologies.node_counts import node_count
 from topologies.schedules.sequences import Schedule
@@ -56,7 +56,7 @@ class Case:
 
 def parse_case(text: str, weights: str, schedule: str, n: int | None) -> CaseSpec:
     """Parse a graph, or a schedule that needs none, with its weights and schedule."""
-    name, words = parse_spec(text)
+    name, words = words_of_graph(text)
     rule, rule_words = parse_spec(weights)
     parameters = find(WEIGHTS, "weight rule", rule).parameters
     rule_options = check_weights(rule, values_of(parameters, rule_words))

@@ -14,7 +14,7 @@ from topologies.errors import TopologyError
 from topologies.graphs.build import edge_array
 from topologies.matrix import ACTIVE, MixingMatrix
 from topologies.memory_limits import check_memory
-from topologies.schedules.sequences import Drawn, LocalRounds, Schedule, as_schedule
+from topologies.schedules.sequences import Drawn, LocalRounds, Schedule, as_matrix, as_schedule
 
 Array = NDArray[np.float64]
 
@@ -101,7 +101,9 @@ def rate_of(factor: float, tau: int = 1) -> ConsensusRate:
     return ConsensusRate(max(0.0, 1 - factor**2), tau)
 
 
-def consensus_rate(source: MixingMatrix | Schedule, samples: int = SAMPLES) -> ConsensusRate:
+def consensus_rate(
+    source: MixingMatrix | Schedule | Array, samples: int = SAMPLES
+) -> ConsensusRate:
     """Return the (p, tau) of a matrix used in every round, or of a schedule.
 
     The rate is exact for periodic schedules, p = 1 - ||W_tau ... W_1 - 11'/n||_2^2, and for
@@ -111,7 +113,7 @@ def consensus_rate(source: MixingMatrix | Schedule, samples: int = SAMPLES) -> C
 
     Parameters
     ----------
-    source : MixingMatrix | Schedule
+    source : MixingMatrix, Schedule or array (n, n)
         The matrix or schedule.
     samples : int, default SAMPLES
         The number of blocks of tau rounds to average over where p is estimated.
@@ -163,7 +165,7 @@ def _estimated_rate(schedule: Schedule, samples: int) -> ConsensusRate:
     return ConsensusRate(float(np.clip(1 - values[-1], 0, 1)), tau, error)
 
 
-def mixing_time(source: MixingMatrix | Schedule, accuracy: float = 1e-2) -> float:
+def mixing_time(source: MixingMatrix | Schedule | Array, accuracy: float = 1e-2) -> float:
     """Return how many rounds contract any distance from consensus to ``accuracy`` of it.
 
     For random schedules the root mean square distance is meant; for periodic ones the number is a
@@ -171,7 +173,7 @@ def mixing_time(source: MixingMatrix | Schedule, accuracy: float = 1e-2) -> floa
 
     Parameters
     ----------
-    source : MixingMatrix | Schedule
+    source : MixingMatrix, Schedule or array (n, n)
         The matrix or schedule.
     accuracy : float, default 0.01
         The relative distance to reach, in (0, 1).
@@ -201,12 +203,12 @@ def rounds_to(accuracy: float, rate: ConsensusRate) -> float:
     return rate.tau * math.ceil(2 * math.log(accuracy) / math.log(left) * (1 - 1e-12))
 
 
-def spectrum(matrix: MixingMatrix) -> Array:
+def spectrum(matrix: MixingMatrix | Array) -> Array:
     """Return the eigenvalues of a symmetric W, otherwise its singular values.
 
     Parameters
     ----------
-    matrix : MixingMatrix
+    matrix : MixingMatrix or array (n, n)
         The mixing matrix W.
 
     Returns
@@ -222,12 +224,13 @@ def spectrum(matrix: MixingMatrix) -> Array:
     """
     from scipy import linalg
 
+    matrix = as_matrix(matrix)
     dense = matrix.to_dense()
     values = np.linalg.eigvalsh(dense) if matrix.symmetric else linalg.svdvals(dense)[::-1]
     return np.asarray(values, dtype=np.float64)
 
 
-def slem(matrix: MixingMatrix) -> float:
+def slem(matrix: MixingMatrix | Array) -> float:
     """Return ||W - 11'/n||_2, the factor by which one round contracts in the worst case.
 
     Of a symmetric W this is the second largest eigenvalue modulus. Where columns do not sum to one
@@ -235,7 +238,7 @@ def slem(matrix: MixingMatrix) -> float:
 
     Parameters
     ----------
-    matrix : MixingMatrix
+    matrix : MixingMatrix or array (n, n)
         The mixing matrix W.
 
     Returns
@@ -254,14 +257,15 @@ def slem(matrix: MixingMatrix) -> float:
     >>> round(slem(mixing_matrix(build_graph("ring", 4), "metropolis_hastings")), 12)
     0.333333333333
     """
-    return contraction([matrix])
+    return contraction([as_matrix(matrix)])
 
 
-def stationary_distribution(matrix: MixingMatrix) -> Array:
+def stationary_distribution(matrix: MixingMatrix | Array) -> Array:
     """Return pi with pi W = pi, float64 (n,), the weights of the mean to which gossip leads.
 
     ``TopologyError`` is raised if there are several, or more than 2000 nodes.
     """
+    matrix = as_matrix(matrix)
     n = matrix.n
     if n > DENSE_NODES:
         raise TopologyError(f"the matrix has {n} nodes, but at most {DENSE_NODES} are solved for")
@@ -273,7 +277,7 @@ def stationary_distribution(matrix: MixingMatrix) -> Array:
     return pi
 
 
-def weighted_slem(matrix: MixingMatrix, sizes: Array | None = None) -> float:
+def weighted_slem(matrix: MixingMatrix | Array, sizes: Array | None = None) -> float:
     """Return ||W - 1 pi||, the worst factor of a round in the norm of unequal nodes.
 
     The norm is that of L2(s), ||x||^2 = sum_i s_i ||x_i||^2 (Liu et al. 2025, arXiv 2511.19513),
@@ -295,12 +299,13 @@ def weighted_slem(matrix: MixingMatrix, sizes: Array | None = None) -> float:
     >>> round(weighted_slem(w), 6)
     0.5
     """
+    matrix = as_matrix(matrix)
     pi = stationary_distribution(matrix)
     root = np.sqrt(pi if sizes is None else np.asarray(sizes, float))
     return float(np.linalg.norm(root[:, None] * (matrix.to_dense() - pi) / root, 2))
 
 
-def effective_neighbours(source: MixingMatrix | Schedule, gamma: float = 0.9) -> float:
+def effective_neighbours(source: MixingMatrix | Schedule | Array, gamma: float = 0.9) -> float:
     """Return how many nodes' noise a node averages in a random walk with decay ``gamma``.
 
     Nodes update z <- W (sqrt(gamma) z + noise). The number is the stationary variance of a node
@@ -312,7 +317,7 @@ def effective_neighbours(source: MixingMatrix | Schedule, gamma: float = 0.9) ->
 
     Parameters
     ----------
-    source : MixingMatrix | Schedule
+    source : MixingMatrix, Schedule or array (n, n)
         The matrix or schedule.
     gamma : float, default 0.9
         The decay, in (0, 1).
@@ -382,8 +387,9 @@ def sampled_rounds(schedule: Schedule) -> list[MixingMatrix]:
     return [schedule.matrix(k) for k in range(1, count + 1)]
 
 
-def messages_received(matrix: MixingMatrix) -> NDArray[np.int64]:
+def messages_received(matrix: MixingMatrix | Array) -> NDArray[np.int64]:
     """Return from how many other nodes each node needs a message in a round with this W."""
+    matrix = as_matrix(matrix)
     edges = matrix.edges[np.abs(matrix.weights) > ACTIVE]
     receivers = edges.ravel() if matrix.symmetric else edges[:, 0]
     return np.bincount(receivers, minlength=matrix.n)
@@ -415,7 +421,7 @@ class Communication:
 
 
 def communication(
-    source: MixingMatrix | Schedule,
+    source: MixingMatrix | Schedule | Array,
     *,
     message_bytes: float = MESSAGE_BYTES,
     accuracy: float = 1e-2,
@@ -427,7 +433,7 @@ def communication(
 
     Parameters
     ----------
-    source : MixingMatrix | Schedule
+    source : MixingMatrix, Schedule or array (n, n)
         The matrix or schedule.
     message_bytes : float, default MESSAGE_BYTES
         The size of a message in bytes.
@@ -479,13 +485,13 @@ class GossipRun:
 
 
 def gossip(
-    source: MixingMatrix | Schedule, rounds: int = 100, *, width: int = 16, seed: int = 0
+    source: MixingMatrix | Schedule | Array, rounds: int = 100, *, width: int = 16, seed: int = 0
 ) -> GossipRun:
     """Average random normal vectors by x <- W^k x and measure the distance from consensus.
 
     Parameters
     ----------
-    source : MixingMatrix | Schedule
+    source : MixingMatrix, Schedule or array (n, n)
         The matrix or schedule.
     rounds : int, default 100
         The number of rounds.

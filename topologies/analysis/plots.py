@@ -42,9 +42,9 @@ def draw_graph(matrix: MixingMatrix, title: str = "") -> Figure:
     Nodes have their numbers and edges their weights where there are few enough to be read. Where
     edges are directed, the weight stands nearer to the sender.
     """
-    figure = _figure(6.4, 5.6)
+    figure = new_figure(6.4, 5.6)
     axes = figure.subplots()
-    positions = _layout(matrix)
+    positions = layout(matrix)
     points = _draw(axes, matrix, positions)
     if matrix.n <= NUMBERED_NODES:
         for node, (x, y) in positions.items():
@@ -63,7 +63,7 @@ def draw_graph(matrix: MixingMatrix, title: str = "") -> Figure:
 
 def heat_map(matrix: MixingMatrix, title: str = "") -> Figure:
     """Show W as an image, with zero white and negative entries red."""
-    figure = _figure(5.8, 5.0)
+    figure = new_figure(5.8, 5.0)
     axes = figure.subplots()
     dense = matrix.to_dense()
     top = float(np.abs(dense).max())
@@ -77,7 +77,7 @@ def heat_map(matrix: MixingMatrix, title: str = "") -> Figure:
 
 def spectrum_plot(matrix: MixingMatrix, title: str = "") -> Figure:
     """Plot the eigenvalues (singular values, if not symmetric) of a matrix, largest first."""
-    figure = _figure(6.4, 4.4)
+    figure = new_figure(6.4, 4.4)
     axes = figure.subplots()
     axes.plot(range(1, matrix.n + 1), spectrum(matrix)[::-1], ".-", linewidth=0.8, markersize=4)
     axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
@@ -91,7 +91,7 @@ def consensus_decay(runs: Mapping[str, GossipRun], title: str = "") -> Figure:
 
     ``runs`` is by the name of each graph.
     """
-    figure = _figure(6.4, 4.4)
+    figure = new_figure(6.4, 4.4)
     axes = figure.subplots()
     for name, run in runs.items():
         (line,) = axes.semilogy(np.maximum(run.distance, 1e-17), label=name)
@@ -110,7 +110,7 @@ def round_panels(schedule: Schedule, count: int, title: str = "") -> Figure:
     """Draw the graphs of the first rounds, one panel each, with the nodes on one circle."""
     columns = min(count, 4)
     rows = math.ceil(count / columns)
-    figure = _figure(2.6 * columns, 2.8 * rows)
+    figure = new_figure(2.6 * columns, 2.8 * rows)
     positions = nx.circular_layout(range(schedule.n))
     for k in range(1, count + 1):
         matrix = schedule.matrix(k)
@@ -131,7 +131,7 @@ def comparison(records: Sequence[Mapping[str, Any]]) -> Figure:
         "messages a round": [r["messages_per_round"] or None for r in records],
     }
     groups = [str(r["weights"] or r["schedule"]) for r in records]
-    figure = _figure(11, 1.4 + 0.27 * len(records))
+    figure = new_figure(11, 1.4 + 0.27 * len(records))
     heights = np.arange(len(records))[::-1]
     every = figure.subplots(1, 3, sharey=True)
     for axes, (name, values) in zip(every, panels.items(), strict=True):
@@ -154,14 +154,16 @@ def _as_text(legend: Legend) -> None:
         text.set_parse_math(False)
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches."""
     # Imported here because it is slow and most commands draw nothing.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _layout(matrix: MixingMatrix) -> dict[int, Any]:
+def layout(matrix: MixingMatrix) -> dict[int, Any]:
+    """Return where the nodes of a graph are drawn."""
     graph = nx.empty_graph(matrix.n)
     graph.add_edges_from(matrix.edges.tolist())
     if matrix.info.get("family") in CIRCULAR or not matrix.symmetric:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import networkx as nx
@@ -200,7 +201,7 @@ def parse_graph(text: str, n: int | None = None) -> tuple[str, dict[str, Any]]:
     >>> build_graph(name, seed=1, **arguments).number_of_nodes()
     100
     """
-    name, words = parse_spec(text)
+    name, words = words_of_graph(text)
     family = find(FAMILIES, "graph family", name)
     stated = words.pop("n", None)
     if stated is not None:
@@ -213,6 +214,30 @@ def parse_graph(text: str, n: int | None = None) -> tuple[str, dict[str, Any]]:
     if "seed" not in words:
         del arguments["seed"]
     return name, arguments
+
+
+def words_of_graph(text: str) -> tuple[str, dict[str, str]]:
+    """Return the family and the parameters, still text, of a graph; those of a file have its path.
+
+    Parameters
+    ----------
+    text : str
+        The graph, or the path of a file of it.
+
+    Returns
+    -------
+    tuple of str and dict
+        The family and the parameters.
+
+    Examples
+    --------
+    >>> words_of_graph("ring:n=4"), words_of_graph("w.csv")
+    (('ring', {'n': '4'}), ('matrix', {'path': 'w.csv'}))
+    """
+    family = files.FAMILY_OF.get(Path(text).suffix)
+    if family is not None and "=" not in text:
+        return family, {"path": text}
+    return parse_spec(text)
 
 
 def _resolve(name: str, n: int | None, params: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:

@@ -55,7 +55,7 @@ def check_count(name: str, family: Family, n: int | None, options: Mapping[str, 
 
 
 def erdos_renyi(n: int, seed: Seed = None, *, p: Probability = 0.5) -> nx.Graph:
-    """Each edge independently with probability p.
+    """Each edge independently with probability p (Erdos and Renyi 1959).
 
     Parameters
     ----------

@@ -1,10 +1,12 @@
-"""Reading of graphs, matrices and tables: npz (exact), dense CSV, edge lists, GraphML."""
+"""Reading of graphs, matrices and tables: npz (exact), npy, dense CSV, edge lists, GraphML."""
 
 from __future__ import annotations
 
+import ast
+import csv
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +23,16 @@ from topologies.regular_files import read_bytes
 
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+
+# The family that reads a file of each suffix.
+FAMILY_OF: Mapping[str, str] = {
+    **{".npz": "matrix", ".npy": "matrix", ".csv": "matrix"},
+    **{".edges": "edge_list", ".edgelist": "edge_list"},
+    **{".graphml": "graphml", ".gml": "graphml"},
+}
+
+# What networkx writes behind the ends of an edge: its attributes, as Python shows a dictionary.
+ATTRIBUTES = re.compile(r"\{.*\}\s*$")
 
 # Attributes of an edge that are read: two lines about one edge must agree on them.
 MEASURES = ("weight", "distance", "latency", "bandwidth")
@@ -41,11 +53,42 @@ def read_matrix(path: str | Path) -> MixingMatrix:
     """Return the mixing matrix in a file."""
     if Path(path).suffix == ".npz":
         return MixingMatrix.load(path)
-    array = _read_array(path) if Path(path).suffix == ".npy" else read_numbers(path)
+    return _as_mixing(_read_table(path), path)
+
+
+def _as_mixing(array: NDArray[Any], path: str | Path) -> MixingMatrix:
     try:
         return MixingMatrix.from_sparse(array)
     except TopologyError as error:
         raise TopologyError(f"{str(path)!r}: {error}") from None
+
+
+def _read_table(path: str | Path) -> NDArray[Any]:
+    return _read_array(path) if Path(path).suffix == ".npy" else read_numbers(path)
+
+
+def is_adjacency(array: Any) -> bool:
+    """Return whether a square array of zeros and ones is no mixing matrix."""
+    return (
+        isinstance(array, np.ndarray)
+        and array.ndim == 2
+        and array.shape[0] == array.shape[1]
+        and bool(np.isin(array, (0, 1)).all())
+        and bool((array.sum(axis=1) != 1).any())
+    )
+
+
+def graph_of(adjacency: NDArray[Any], source: str) -> nx.Graph:
+    """Return the graph of a symmetric adjacency matrix, without its self-loops."""
+    if (adjacency != adjacency.T).any():
+        i, j = np.argwhere(adjacency != adjacency.T)[0].tolist()
+        raise TopologyError(
+            f"{source} is an adjacency matrix with an arc between {i} and {j} in one direction "
+            "alone, but a topology is undirected; a directed mixing matrix is a schedule"
+        )
+    graph = nx.empty_graph(len(adjacency))
+    graph.add_edges_from(np.argwhere(np.triu(adjacency, 1)).tolist())
+    return graph
 
 
 def _read_array(path: str | Path) -> NDArray[Any]:
@@ -56,18 +99,40 @@ def _read_array(path: str | Path) -> NDArray[Any]:
 
 
 def read_numbers(path: str | Path) -> NDArray[np.float64]:
-    """Return the numbers in a CSV file."""
+    """Return the numbers in a CSV file, without names in its first row and column."""
     text = read_text(path, "table of numbers")
     if not text.strip():
         raise TopologyError(f"{str(path)!r} holds no number")
     try:
-        return np.loadtxt(io.StringIO(text), delimiter=",", ndmin=2)
+        return np.loadtxt(io.StringIO(_without_names(text)), delimiter=",", ndmin=2)
     except ValueError as error:
         raise TopologyError(f"{str(path)!r} is not a table of numbers: {error}") from error
 
 
+def _without_names(text: str) -> str:
+    """Return the text of a table without a first row, and a first column, of names."""
+    if all(map(_is_number, next(csv.reader(text.splitlines()), []))):
+        return text  # as the largest tables are
+    rows = [row for row in csv.reader(text.splitlines()) if row]
+    names, *others = rows
+    if not others or (names[0].strip() and any(map(_is_number, names))):
+        return text
+    corner = not _is_number(others[0][0]) or not names[0].strip() or len(others[0]) > len(names)
+    return "\n".join(",".join(row[corner:]) for row in others)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
 def edge_list(n: int | None = None, *, path: str) -> nx.Graph:
     """A text file with one edge ``i j`` or ``i j weight`` a line; ``i i weight`` is a self-weight.
+
+    Files of ``networkx.write_edgelist`` are read too, with the weight among their attributes.
 
     Parameters
     ----------
@@ -76,7 +141,8 @@ def edge_list(n: int | None = None, *, path: str) -> nx.Graph:
     """
     graph = nx.Graph()
     for number, line in enumerate(read_text(path, "graph file").splitlines(), start=1):
-        words = line.split("#")[0].replace(",", " ").split()
+        ends, attributes = _divided(line.split("#")[0])
+        words = ends.replace(",", " ").split() + attributes
         if len(words) == 1 and WHOLE.fullmatch(words[0]) and not graph:
             n = n or int(words[0])
         elif words:
@@ -88,6 +154,19 @@ def edge_list(n: int | None = None, *, path: str) -> nx.Graph:
             link = {"weight": float(words[2]), "line": number} if words[2:] else {}
             _join(graph, words[0], words[1], link, f"edge_list {path}")
     return _relabelled(graph, n, f"edge_list {path}")
+
+
+def _divided(line: str) -> tuple[str, list[str]]:
+    """Return a line without the attributes that networkx wrote, and their weight."""
+    written = ATTRIBUTES.search(line)
+    if written is None:
+        return line, []
+    try:
+        attributes = ast.literal_eval(written[0].strip())
+    except (ValueError, SyntaxError):
+        return line, []
+    weight = attributes.get("weight") if isinstance(attributes, dict) else None
+    return line[: written.start()], [] if weight is None else [str(weight)]
 
 
 def graphml(n: int | None = None, *, path: str) -> nx.Graph:
@@ -143,14 +222,21 @@ def _join(graph: nx.Graph, i: Any, j: Any, link: dict[str, Any], source: str) ->
 
 
 def matrix(n: int | None = None, *, path: str) -> nx.Graph:
-    """The graph of a stored mixing matrix (.npz or .csv).
+    """The graph of a stored mixing matrix, or of an adjacency matrix of zeros and ones.
 
     Parameters
     ----------
     path
-        The file to read.
+        The file to read (.npz, .npy or .csv).
     """
-    mixing = read_matrix(path)
+    if Path(path).suffix == ".npz":
+        mixing = MixingMatrix.load(path)
+    else:
+        array = _read_table(path)
+        if is_adjacency(array):
+            check_nodes("matrix", n, len(array), path)
+            return graph_of(array, repr(str(path)))
+        mixing = _as_mixing(array, path)
     if not mixing.symmetric:
         raise TopologyError(
             f"matrix: {path} holds a directed matrix, but must hold a symmetric one; a directed "

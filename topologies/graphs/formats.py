@@ -1,4 +1,4 @@
-"""Writing of mixing matrices: dense CSV, edge lists and GraphML."""
+"""Writing of mixing matrices: dense arrays, edge lists and GraphML."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import numpy as np
 
 from topologies.matrix import MixingMatrix
 
@@ -22,6 +23,11 @@ def write_edges(matrix: MixingMatrix, path: Path) -> None:
 def write_csv(matrix: MixingMatrix, path: Path) -> None:
     """Write the whole matrix, a row a line."""
     _write_lines(matrix.to_dense().tolist(), path, ",")
+
+
+def write_npy(matrix: MixingMatrix, path: Path) -> None:
+    """Write the whole matrix, float64, as ``numpy.load`` reads it."""
+    np.save(path, matrix.to_dense())
 
 
 def _write_lines(rows: Iterable[Sequence[Any]], path: Path, separator: str) -> None:

@@ -20,6 +20,7 @@ from topologies.graphs.build import build_graph, edge_array
 from topologies.graphs.files import plain, read_matrix, words_of
 from topologies.matrix import COLUMNS, IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
 from topologies.node_counts import check_nodes
+from topologies.schedules import sequences
 from topologies.schedules.sequences import Arrays, Drawn, Periodic, Schedule, Static, check_round
 from topologies.weights.formulas import metropolis_hastings_weights
 from topologies.weights.table import mixing_matrix
@@ -173,8 +174,6 @@ def as_matrix(value: Any) -> MixingMatrix:
 
     In a directed graph each node weighs alike itself and those from which arcs come.
     """
-    if isinstance(value, MixingMatrix):
-        return value
     if isinstance(value, nx.DiGraph):
         arcs = nx.to_numpy_array(value, sorted(value), weight=None).T + np.eye(len(value))
         return MixingMatrix.from_sparse((arcs > 0) / (arcs > 0).sum(1, keepdims=True))
@@ -182,7 +181,7 @@ def as_matrix(value: Any) -> MixingMatrix:
         graph = plain(nx.Graph(value))
         edges = edge_array(graph)
         return MixingMatrix(len(graph), edges, metropolis_hastings_weights(len(graph), edges))
-    return MixingMatrix.from_sparse(value)
+    return sequences.as_matrix(value)
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ def prepare_matcha(graph: nx.Graph, *, budget: Annotated[float, Gt(0), Le(1)] = 
 
 
 def restore_matcha(n: int, seed: int, arrays: Arrays) -> Drawn:
-    """Matchings of the graph, switched on at random within a budget.
+    """Matchings of the graph, switched on at random within a budget (MATCHA, Wang et al. 2019).
 
     Self-weights may be negative.
     """

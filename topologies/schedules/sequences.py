@@ -10,7 +10,7 @@ import inspect
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -206,9 +206,16 @@ class Drawn:
         return self.draw(stream(self.seed, "draw", k))
 
 
-def as_schedule(source: MixingMatrix | Schedule) -> Schedule:
+def as_schedule(source: MixingMatrix | Schedule | NDArray[Any]) -> Schedule:
     """Return a matrix as the schedule that uses it in every round; a schedule as it is."""
-    return Static(source) if isinstance(source, MixingMatrix) else source
+    if hasattr(source, "period"):
+        return cast(Schedule, source)
+    return Static(as_matrix(source))
+
+
+def as_matrix(source: MixingMatrix | NDArray[Any]) -> MixingMatrix:
+    """Return an array, dense or sparse, as a mixing matrix; a mixing matrix as it is."""
+    return source if isinstance(source, MixingMatrix) else MixingMatrix.from_sparse(source)
 
 
 # Maps a round, which may be below 1, and which of the chains, to numbers in [0, 1).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated
 
 import networkx as nx
@@ -185,7 +186,7 @@ def fastest(
     self_loops: bool = True,
     max_iterations: Annotated[int, Ge(1)] = 5000,
 ) -> MixingMatrix:
-    """Fastest mixing Markov chain: the smallest SLEM of all non-negative weights, certified.
+    """Fastest mixing Markov chain (Boyd et al. 2004): the smallest SLEM of all weights, certified.
 
     Parameters
     ----------
@@ -201,4 +202,11 @@ def fastest(
         name: getattr(result, name)
         for name in ("lower_bound", "certified_gap", "iterations", "status")
     }
+    if result.status == "max_iterations":
+        warnings.warn(
+            f"fmmc stopped after {max_iterations} iterations with a certified gap of "
+            f"{result.certified_gap:.2g}, above the tolerance {tolerance:g}: raise max_iterations, "
+            "or take best_constant or metropolis_hastings, which are quick for any number of nodes",
+            stacklevel=2,
+        )
     return MixingMatrix(len(graph), edge_array(graph), result.weights, info=certificate)

@@ -268,7 +268,7 @@ class FedEM(Algorithm[Channel]):
         Whether evaluations record the factor alpha of Assumption 9 of the local solver, as
         ``local_improvement``. It costs an exact M-step each time.
     restarts : int
-        Beginnings that are tried before round 1; the one with the best training likelihood is
+        Starts that are tried before round 1; the one with the best training likelihood is
         kept. 1 tries none.
     restart_rounds : int
         Rounds of each trial. They are booked in round 0.

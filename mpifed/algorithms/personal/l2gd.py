@@ -71,7 +71,7 @@ class L2GDState:
 
 
 class L2GD(Algorithm[Channel]):
-    """L2GD: personal models, with steps towards their mean where a coin says so.
+    """L2GD: personal models, with steps towards their mean where a coin decides.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class L2GD(Algorithm[Channel]):
             )
         self.model, self.local = model, local
         self.p, self.strength, self.full = l2gd_p, l2gd_lambda, l2gd_gradients == "full"
-        self.local_options = ("lr", "lr_schedule") if self.full else None
+        self.local_options = ("lr", "lr_schedule", "lr_warmup") if self.full else None
         self.objectives = Objectives(model, Regulariser())
 
     def init(
@@ -211,7 +211,7 @@ class L2SGD(L2GD):
         l2gd_lambda: Annotated[float, Ge(0)] = 0.1,
     ) -> None:
         super().__init__(model, local, l2gd_p=l2gd_p, l2gd_lambda=l2gd_lambda)
-        self.local_options = ("lr", "lr_schedule", "batch_size")
+        self.local_options = ("lr", "lr_schedule", "lr_warmup", "batch_size")
         self.size = local.options.batch_size
         self.minibatches = -(-local.longest // self.size)
         check_memory(

@@ -39,7 +39,7 @@ class Form:
 
 
 class Cifar10(PooledDataset):
-    """CIFAR-10: 60,000 colour pictures (3, 32, 32) in [0, 1], 10 labels.
+    """CIFAR-10 (Krizhevsky 2009): 60,000 colour pictures (3, 32, 32) in [0, 1], 10 labels.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Cifar10(PooledDataset):
 
 
 class Cifar100(PooledDataset):
-    """CIFAR-100: 60,000 colour pictures (3, 32, 32) in [0, 1], 100 labels in 20 coarse ones.
+    """CIFAR-100 (Krizhevsky 2009): 60,000 pictures (3, 32, 32), 100 labels of 20 coarse ones.
 
     Parameters
     ----------
@@ -81,7 +81,14 @@ class Cifar100(PooledDataset):
         *run: Any,
         raw: str | None = None,
         partition: Literal[
-            "pachinko", "contiguous", "dirichlet", "iid", "pathological", "quantity_skew"
+            "pachinko",
+            "contiguous",
+            "dirichlet",
+            "balanced_dirichlet",
+            "extended_dirichlet",
+            "iid",
+            "pathological",
+            "quantity_skew",
         ] = "pachinko",
         pachinko_alpha: partitions.Alpha = 0.4,
         pachinko_beta: partitions.Alpha = 10.0,

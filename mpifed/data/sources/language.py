@@ -57,7 +57,7 @@ class Text(PooledDataset):
         names of the files, and never takes roles.
     tokenizer : str
         ``bytes`` are those of UTF-8, 256 tokens; ``bpe`` learns byte-level pairs (Sennrich et al.
-        2016, arXiv:1508.07909) from all texts, but for published test parts; else a file
+        2016, arXiv:1508.07909) from all texts except published test parts; else a file
         tokenizer.json of the package tokenizers, which reads it.
     vocabulary : int
         Tokens that ``bpe`` learns, at most.

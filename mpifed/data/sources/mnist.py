@@ -64,7 +64,7 @@ def _digits() -> Source:
 
 
 class Idx(PooledDataset):
-    """MNIST and its like: IDX files of images and labels, pixels in [0, 1].
+    """MNIST (LeCun et al. 1998) and its like: IDX files of images and labels, pixels in [0, 1].
 
     Parameters
     ----------
@@ -87,8 +87,8 @@ class Idx(PooledDataset):
 
 
 class Emnist(PooledDataset):
-    """EMNIST: handwritten characters (28, 28), pixels in [0, 1]; 62 labels as ``byclass``. Marfoq
-    et al. 2021 take a tenth of the images (``fraction: 0.1``).
+    """EMNIST (Cohen et al. 2017): characters (28, 28), pixels in [0, 1]; 62 labels as ``byclass``.
+    Marfoq et al. 2021 take a tenth of the images (``fraction: 0.1``).
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ DrawerOf = Literal["set", "alphabet"]
 
 
 class Omniglot(PooledDataset):
-    """Omniglot: characters (105, 105) in [0, 1], ink 0, every drawer a client.
+    """Omniglot (Lake et al. 2015): characters (105, 105) in [0, 1], ink 0, every drawer a client.
 
     Parameters
     ----------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import csv
 import io
 import json
@@ -21,6 +20,7 @@ from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
 from mpifed.dataset import (
     PooledDataset,
     archives,
+    cells,
     check_memory,
     decoded,
     partitions,
@@ -37,30 +37,23 @@ HELD = 14.0
 # which are more where cells are short.
 CELL, ROW, TEXT = 32.0, 64.0, 64.0
 
-# Columns are told apart by one of these, and a cell without a value holds one of the others.
+# Columns are told apart by one of these.
 DELIMITERS = ",;\t|"
 RAGGED = re.compile(r"line (\d+): expected (\d+) fields, saw (\d+)")  # of pandas
-MISSING = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
 
-# What pandas reads as a number, by what is before the decimals. Python's own int and float also
-# take 1_11, which is 111 to them.
-NUMBERS = {
-    decimal: re.compile(
-        rf"[+-]?((\d+{mark}?\d*|{mark}\d+)(e[+-]?\d+)?|inf(inity)?)", re.ASCII | re.IGNORECASE
-    )
-    for decimal, mark in (("point", r"\."), ("comma", ","))
-}
 
-# Faults that one message names, texts of a column that become columns, and rows of which different
-# values look like an id.
-MOST_FAULTS, MOST_TEXTS, FEWEST_IDS = 20, 1000, 20
+# How parquet files begin that are parts of one data set.
+PART = re.compile(r"train|test|validation|part|\d")
 
 # Rows of a parquet file that are converted at once.
 ROWS = 4096
 
+CSV_ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".csv.bz2")
+
 
 class Csv(PooledDataset, tables.OwnSamples):
-    """Your own samples in a CSV file: a row of names, then one sample a row.
+    """Your own samples in a CSV file, or in one for each client: a row of names, then one sample a
+    row.
 
     A column holds numbers where each of its texts is one, else texts. A column of texts among the
     inputs becomes, behind the numbers, a column of 0 and 1 for each of its texts in their order
@@ -76,11 +69,13 @@ class Csv(PooledDataset, tables.OwnSamples):
         same in the order of the source, or tested on those that are marked. None is published where
         an option marks test samples, else 60_20_20.
     path : str
-        The file, plain or with .gz, .xz or .bz2, or its name in ``$MPIFED_DATA/csv``.
+        The file, plain or with .gz, .xz or .bz2, or its name in ``$MPIFED_DATA/csv``; or a
+        directory with a file for each client.
     label : str, optional
         Name of the column of targets: numbers or texts. None is for unlabelled data.
     client : str, optional
-        Name of the column that says whose each sample is, as it is spelt: 007 is not 7.
+        Name of the column that says whose each sample is, as it is spelt: 007 is not 7. None in a
+        directory is the name of the file.
     test : str, optional
         Name of a column that is 1 for the samples that ``split: published`` tests on, else 0.
     features : list of str, optional
@@ -93,6 +88,11 @@ class Csv(PooledDataset, tables.OwnSamples):
         What becomes of cells without a value: empty, ?, NA, N/A, NaN or NULL. They are refused, or
         their rows are left out. Or a number becomes the mean of its column over the training
         samples, a text 0 in all its columns, and rows without label, client or mark are left out.
+    missing_values : list of str, optional
+        Texts that are read as no value, beside the empty one. [] keeps a client that is called NA.
+        None is ?, NA, N/A, NaN and NULL.
+    encoding : str
+        How the file holds its letters, as Python names it: utf-8, cp1252, utf-16, ...
     delimiter : str, optional
         One character between columns; ``tab`` is one too. None takes the one of comma, semicolon,
         tab and ``|`` that makes most columns of the first line.
@@ -116,22 +116,31 @@ class Csv(PooledDataset, tables.OwnSamples):
         features: list[str] | None = None,
         drop: list[str] | None = None,
         categories: list[str] | None = None,
-        missing: Literal["refuse", "drop", "mean"] = "refuse",
+        missing: cells.Missing = "refuse",
+        missing_values: list[str] | None = None,
+        encoding: str = "utf-8",
         delimiter: str | None = None,
         decimal: Literal["point", "comma"] = "point",
         **options: Any,
     ) -> None:
         named = {"path": path, "label": label, "client": client, "test": test}
         inputs = {"features": features, "drop": drop, "categories": categories, "missing": missing}
-        marks = {"delimiter": delimiter, "decimal": decimal}
-        file_options = {**named, **inputs, **marks}
+        marks = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
+        file_options = {**named, **inputs, **marks, "missing_values": missing_values}
         source = tables.reader(self.read, file_options, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
-        """Return the samples in the file."""
+        """Return the samples in the file, or in those of a directory."""
+        directory = Path(options["path"]).expanduser()
+        if directory.is_dir():
+            return (
+                f"data.path is '{directory}', where",
+                directory.name,
+                read_csvs(directory, options),
+            )
         path = archives.located(options["path"], "csv")
         name = re.sub(r"\.csv$", "", archives.bare_name(path), flags=re.IGNORECASE)
         return f"data.path is '{path}', where", name, read_csv(path, options)
@@ -146,91 +155,76 @@ class Csv(PooledDataset, tables.OwnSamples):
 
 def read_csv(path: Path, options: Mapping[str, Any]) -> tables.Columns:
     """Return the samples in a CSV file; one ``InputError`` with all that is wrong with it."""
-    import pandas
+    return cells.columns_of(f"data.path is '{path}', which", *_cells(path, options), options)
 
-    content = _content(path)
+
+def read_csvs(directory: Path, options: Mapping[str, Any]) -> tables.Columns:
+    """Return the samples in the CSV files of a directory, each of which is a client."""
+    files = archives.files_by_client(directory, CSV_ENDINGS)
+    read = [_cells(file.path, options) for file in files]
+    faults = [
+        f"{fault} of '{file.path}'"
+        for file, (_, some) in zip(files, read, strict=True)
+        for fault in some
+    ]
+    frames = [frame for frame, _ in read]
+    where = f"data.path is '{directory}', where the files"
+    return cells.columns_of(where, *cells.joined(files, frames, options, faults))
+
+
+def _cells(path: Path, options: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """Return the cells of a CSV file as ``_table`` does, and what is wrong with its lines."""
+    content = _content(path, options["encoding"])
     first = io.BytesIO(content).readline().decode("utf-8-sig")
     delimiter = "\t" if options["delimiter"] == "tab" else options["delimiter"]
     delimiter = delimiter or max(DELIMITERS, key=lambda mark: len(_names(first, mark)))
     header = _names(first, delimiter)
     if not header or len(set(header)) != len(header):
         empty = " (it is empty)" if not content.strip() else ""
-        _refuse(path, [f"its first line must name each column, all differently{empty}"])
-    lists = {key: options[key] or [] for key in ("features", "drop", "categories")}
-    named = {key: options[key] for key in ("label", "client", "test") if options[key]}
-    named_columns = [
-        *named.items(),
-        *((key, name) for key, names in lists.items() for name in names),
-    ]
-    tables.check_columns(path, header, named_columns)
-    others = [name for name in header if name not in (*named.values(), *lists["drop"])]
-    inputs, decimal = lists["features"] or others, options["decimal"]
-    as_texts = list(dict.fromkeys([*named.values(), *lists["categories"]]))
+        fault = f"its first line must name each column, all differently{empty}"
+        cells.refuse(f"data.path is '{path}', which", [fault])
+    as_texts = cells.columns_of_texts(path, header, options)
     n_rows = content.count(b"\n")
     n_cells = n_rows + content.count(delimiter.encode())
     size = 2 * len(content) + CELL * n_cells + (ROW + TEXT * len(as_texts)) * n_rows
     check_memory(size, f"'{path}' cannot be read: it")
     with archives.reading(path):
-        frame, faults = _table(content, header, as_texts, delimiter, decimal)
-    words = frame[list(dict.fromkeys(named.values()))]
-    frame = frame[list(dict.fromkeys(inputs))].copy()
-    texts, wrong = _texts(frame, inputs, lists["categories"], decimal)
-    gaps = pandas.concat([frame.isna(), words.isin(MISSING)], axis=1)
-    gaps = gaps.loc[:, ~gaps.columns.duplicated()]
-    numbers = tuple(name for name in inputs if name not in texts)
-    columns = {name: frame[name].dropna() for name in numbers}
-    present = {key: words[name][~words[name].isin(MISSING)] for key, name in named.items()}
-    typed = {key: _typed(cells.tolist(), decimal) for key, cells in present.items()}
-    remarks = []
-    if "client" in typed:
-        typed["client"] = _spelt(present["client"].tolist(), typed["client"])
-    if "label" in typed and typed["label"].dtype.kind == "f":
-        columns[named["label"]] = pandas.Series(typed["label"], present["label"].index)
-    elif "label" in typed and typed["label"].dtype.kind == "O":
-        remarks = _other_decimals(named["label"], present["label"], decimal)
-    _refuse(path, faults + wrong + _infinite(columns) + _gaps(gaps, options["missing"]))
-    complete = ~gaps[gaps.columns if options["missing"] == "drop" else words.columns].any(axis=1)
-    if not complete.all():
-        remarks.append(_left_out(complete, options["missing"], words.get(options["client"])))
-    if not complete.any():
-        _refuse(path, remarks)
-    typed = {key: values[complete[present[key].index]] for key, values in typed.items()}
-    x, input_remarks = _inputs(frame[complete][inputs], numbers, texts)
-    return tables.Columns(
-        *(x, typed.get("label"), typed.get("client"), typed.get("test")),
-        numbers=numbers,
-        has_gaps=bool(np.isnan(x).any()),
-        remarks=(*input_remarks, *remarks),
-    )
+        return _table(content, header, as_texts, delimiter, options)
 
 
-def _content(path: Path) -> bytes:
-    """The bytes of a CSV file, which are text in UTF-8."""
+def _content(path: Path, encoding: str) -> bytes:
+    """The bytes of a CSV file in UTF-8."""
+    try:
+        is_utf_8 = codecs.lookup(encoding).name == "utf-8"
+    except LookupError:
+        raise InputError(
+            f"data.encoding is '{one_line(encoding, 60)}', which Python does not know; allowed: "
+            "utf-8, cp1252, latin-1, utf-16, ..."
+        ) from None
     with archives.opened(path, HELD) as stream:
         content: bytes = stream.read()
     try:
-        content.decode("utf-8")
-        at = content.find(b"\0")
-    except UnicodeDecodeError as error:
-        at = error.start
-    if at >= 0:
-        is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in content
-        coding, line = "UTF-16" if is_wide else "CP1252", content.count(b"\n", 0, at) + 1
-        rewritten = f"it may be {coding}, which iconv -f {coding} -t UTF-8 rewrites"
-        _refuse(path, [f"line {line} is not text in UTF-8 ({rewritten})"])
-    return content
-
-
-def _refuse(path: Path, faults: Sequence[str]) -> None:
-    """Raise ``InputError`` with the faults of a file, if there are any."""
-    if faults:
-        others = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
-        listed = "; ".join(one_line(fault) for fault in faults[:MOST_FAULTS])
-        raise InputError(f"data.path is '{path}', which cannot be read: {listed}{others}")
+        text = content.decode(encoding)
+        at = len(text.partition("\0")[0].encode(encoding)) if "\0" in text else -1
+    except UnicodeError as error:
+        at = getattr(error, "start", 0)
+    if at < 0:
+        return content if is_utf_8 else text.encode()
+    is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in content
+    other, line = "utf-16" if is_wide else "cp1252", content.count(b"\n", 0, at) + 1
+    remedy = f"it may be data.encoding={other}" if other != encoding else "data.encoding is wrong"
+    cells.refuse(
+        f"data.path is '{path}', which", [f"line {line} is not text in {encoding} ({remedy})"]
+    )
+    return b""
 
 
 def _table(
-    content: bytes, header: list[str], as_texts: list[str], delimiter: str, decimal: str
+    content: bytes,
+    header: list[str],
+    as_texts: list[str],
+    delimiter: str,
+    options: Mapping[str, Any],
 ) -> tuple[Any, list[str]]:
     """Return the cells as a DataFrame whose index is the line of each row, and ragged lines.
 
@@ -249,8 +243,10 @@ def _table(
             encoding="utf-8-sig",
             dtype=dict.fromkeys(as_texts, str),
             keep_default_na=False,
-            na_values={name: MISSING for name in header if name not in as_texts},
-            decimal={"point": ".", "comma": ","}[decimal],
+            na_values={
+                name: cells.texts_without_value(options) for name in header if name not in as_texts
+            },
+            decimal={"point": ".", "comma": ","}[options["decimal"]],
             skip_blank_lines=False,
             on_bad_lines="warn",
             low_memory=False,
@@ -266,124 +262,12 @@ def _table(
     if any("Length of header" in text for text in messages):
         faults.append("line 2 and others have more columns than the first")
     lines = np.arange(len(frame) + len(ragged)) + 2
-    frame.index = np.setdiff1d(lines, [line for line, *_ in ragged])
+    lines = np.setdiff1d(lines, [line for line, *_ in ragged])
+    frame.index = pandas.Index(lines, name="line")
     for name in as_texts:
         frame[name] = frame[name].fillna("").str.strip()
     is_blank = frame.drop(columns=as_texts).isna().all(axis=1) & (frame[as_texts] == "").all(axis=1)
     return frame[~is_blank], faults
-
-
-def _texts(
-    frame: Any, inputs: Sequence[str], categories: Sequence[str], decimal: str
-) -> tuple[list[str], list[str]]:
-    """Return which columns of inputs are texts, which are stripped, and what is wrong with them."""
-    import pandas
-
-    texts, faults = [], []
-    for name in inputs:
-        if pandas.api.types.is_numeric_dtype(frame[name]):
-            continue
-        cells = frame[name].dropna().map(lambda cell: str(cell).strip())
-        cells = cells[~cells.isin(MISSING)]
-        values = _typed(cells.tolist(), decimal)
-        if name not in categories and values.dtype.kind != "O":  # of more than 64 bits
-            frame[name] = pandas.Series(values, cells.index, np.float64)
-            continue
-        texts.append(name)
-        frame[name] = cells
-        odd = _odd(cells, decimal)
-        wrong = _other_decimals(name, cells, decimal) if name not in categories else []
-        if wrong:
-            faults += wrong
-        elif name not in categories and len(odd) < len(cells):
-            faults.append(
-                f"column '{name}' has numbers, but '{odd.iloc[0]}' on line {odd.index[0]}"
-                f"{_and_more(len(odd))} (data.categories reads all as texts)"
-            )
-        elif cells.nunique() > MOST_TEXTS:
-            faults.append(
-                f"column '{name}' has {cells.nunique()} different texts, and at most {MOST_TEXTS} "
-                "become columns (data.drop leaves it out)"
-            )
-    return texts, faults
-
-
-def _odd(cells: Any, decimal: str) -> Any:
-    """The cells that are no numbers."""
-    return cells[[NUMBERS[decimal].fullmatch(cell) is None for cell in cells]]
-
-
-def _other_decimals(name: str, cells: Any, decimal: str) -> list[str]:
-    """What is wrong with a column whose texts would all be numbers with the other mark."""
-    odd, other = _odd(cells, decimal), "comma" if decimal == "point" else "point"
-    if not len(odd) or len(_odd(odd, other)):
-        return []
-    return [
-        f"column '{name}' has decimal {other}s (data.decimal={other} reads them), as "
-        f"'{odd.iloc[0]}' on line {odd.index[0]}{_and_more(len(odd))}"
-    ]
-
-
-def _infinite(columns: Mapping[str, Any]) -> list[str]:
-    """What is wrong with columns of numbers."""
-    faults = []
-    for name, cells in columns.items():
-        infinite = cells.index[np.isinf(cells.to_numpy(np.float64))]
-        if len(infinite):
-            faults.append(
-                f"column '{name}' has a value that is not finite on line {infinite[0]}"
-                f"{_and_more(len(infinite))}"
-            )
-    return faults
-
-
-def _left_out(complete: Any, missing: str, whose: Any) -> str:
-    """Say how many rows are left out, and which clients have no other."""
-    gone = [] if whose is None else sorted(set(whose) - set(whose[complete]))
-    clients = one_line(", ".join(f"'{each}'" for each in gone), 100)
-    which = "client" if len(gone) == 1 else "clients"
-    return (
-        f"{(~complete).sum()} of {len(complete)} rows lack a value and are left out "
-        f"(data.missing={missing})" + (f", with all rows of the {which} {clients}" if gone else "")
-    )
-
-
-def _gaps(gaps: Any, missing: str) -> list[str]:
-    """What is wrong with cells that have no value; ``gaps`` says which."""
-    faults = [] if len(gaps) else ["it has no line of values"]
-    for name, count in gaps.sum().items():
-        if count == len(gaps) > 0:
-            faults.append(f"column '{name}' is empty (data.drop leaves it out)")
-        elif count and missing == "refuse":
-            faults.append(
-                f"column '{name}' has no value on line {gaps[name].idxmax()}{_and_more(count)} "
-                "(data.missing may be mean or drop)"
-            )
-    return faults
-
-
-def _and_more(count: int) -> str:
-    return f" and {count - 1} more" if count > 1 else ""
-
-
-def _inputs(
-    frame: Any, numbers: Sequence[str], texts: Sequence[str]
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return x (samples, columns), and remarks on it."""
-    import pandas
-
-    remarks = [
-        f"column '{name}' has another value in each row, as an id has: data.drop=[{name}] leaves "
-        "it out"
-        for name in frame
-        if len(frame) >= FEWEST_IDS and frame[name].is_unique and frame[name].dtype.kind != "f"
-    ]
-    x = frame[[*numbers]].to_numpy(np.float64)
-    if texts:
-        remarks.append(f"columns of 0 and 1 stand for the texts of {', '.join(texts)}")
-        ones = pandas.get_dummies(frame[[*texts]], dtype=float).to_numpy()
-        x = np.concatenate([x, ones], axis=1)
-    return np.ascontiguousarray(x), tuple(remarks)
 
 
 def _names(line: str, delimiter: str) -> list[str]:
@@ -392,22 +276,8 @@ def _names(line: str, delimiter: str) -> list[str]:
     return [name.strip() or f"column {number}" for number, name in enumerate(names, 1)]
 
 
-def _typed(texts: list[str], decimal: str) -> np.ndarray:
-    """Whole numbers, else numbers, where every text is one; else the texts."""
-    if all(map(NUMBERS[decimal].fullmatch, texts)):
-        for kind in (np.int64, np.float64):
-            with contextlib.suppress(ValueError, OverflowError):
-                return np.array([text.replace(",", ".") for text in texts], kind)
-    return np.array(texts, object)
-
-
-def _spelt(texts: list[str], values: np.ndarray) -> np.ndarray:
-    """Ids as numbers where these are spelt alike, else as texts: 007 is not 7."""
-    return values if list(map(str, values.tolist())) == texts else np.array(texts, object)
-
-
 class Npz(PooledDataset, tables.OwnSamples):
-    """Your own arrays in one `.npz` file, as `numpy.savez` writes it.
+    """Your own arrays in an `.npz` file, as `numpy.savez` writes it, or in one for each client.
 
     Parameters
     ----------
@@ -419,7 +289,7 @@ class Npz(PooledDataset, tables.OwnSamples):
         same in the order of the source, or tested on those that are marked. None is published where
         an option marks test samples, else 60_20_20.
     path : str
-        The file, or its name in ``$MPIFED_DATA/npz``.
+        The file, or its name in ``$MPIFED_DATA/npz``; or a directory with a file for each client.
     features : str
         Name of the array of inputs, numbers (samples, ...).
     label : str, optional
@@ -453,13 +323,16 @@ class Npz(PooledDataset, tables.OwnSamples):
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
-        """Return the samples in the file."""
+        """Return the samples in the file, or in those of a directory."""
+        directory = Path(options["path"]).expanduser()
+        if directory.is_dir():
+            return (
+                f"data.path is '{directory}', where",
+                directory.name,
+                read_npzs(directory, options),
+            )
         path = archives.located(options["path"], "npz")
-        names = {key: options[key] for key in ("features", "label", "client", "test")}
-        with archives.opened_npz(path) as file:
-            tables.check_columns(path, file, names.items())
-            arrays: list[Any] = [file[name] if name else None for name in names.values()]
-        return f"data.path is '{path}', where", path.stem, tables.Columns(*arrays)
+        return f"data.path is '{path}', where", path.stem, read_npz(path, options)
 
     complete_options = staticmethod(tables.with_partition)
 
@@ -469,9 +342,39 @@ class Npz(PooledDataset, tables.OwnSamples):
         return tables.count_sources(cls.read, options, run_seed)
 
 
+def read_npz(path: Path, options: Mapping[str, Any]) -> tables.Columns:
+    """Return the samples in an `.npz` file."""
+    names = {key: options[key] for key in ("features", "label", "client", "test")}
+    with archives.opened_npz(path) as file:
+        tables.check_columns(path, file, names.items())
+        arrays: list[Any] = [file[name] if name else None for name in names.values()]
+    return tables.Columns(*arrays)
+
+
+def read_npzs(directory: Path, options: Mapping[str, Any]) -> tables.Columns:
+    """Return the samples in the `.npz` files of a directory, each of which is a client."""
+    files = archives.files_by_client(directory, (".npz",))
+    parts = [read_npz(file.path, options) for file in files]
+    with archives.reading(directory):
+        arrays = {
+            what: np.concatenate([getattr(part, what) for part in parts])
+            for what in ("x", "y", "client", "is_test")
+            if getattr(parts[0], what) is not None
+        }
+    sizes = [len(part.x) for part in parts]
+    marks = np.repeat([file.is_test for file in files], sizes)
+    arrays.setdefault("client", np.repeat([file.client for file in files], sizes))
+    if marks.any():
+        arrays.setdefault("is_test", marks)
+    return tables.Columns(**arrays)  # type: ignore[arg-type]
+
+
 class Parquet(PooledDataset, tables.OwnSamples):
-    """A data set of the Hugging Face hub, downloaded as parquet files, with a column of
-    clients.
+    """Your own table in a parquet file, or in one for each client, or a data set of the Hugging
+    Face hub, downloaded as parquet files.
+
+    A column of pictures, lists or texts of one length is an input of its own. Without it the file
+    is a table, and its columns are read as those of ``csv``.
 
     Parameters
     ----------
@@ -484,13 +387,25 @@ class Parquet(PooledDataset, tables.OwnSamples):
         an option marks test samples, else 60_20_20.
     raw : str
         A file, or a directory of files, of which those whose name begins with ``test`` are the
-        published test part.
-    features : str
-        Name of the column of inputs.
+        published test part. Where none is named as on the hub (``train``, ``test``, ``part``, a
+        number), each file is a client.
+    features : str or list of str, optional
+        Name of the column of inputs, or names of several of a table. None is ``image``, or the only
+        column of pictures or lists, or else all columns of a table that are not named otherwise.
     label : str, optional
         Name of the column of targets. None is for unlabelled data.
     client : str, optional
         Name of the column that says whose each sample is, as ``writer_id``.
+    test : str, optional
+        Name of a column that is true or 1 for the samples that ``split: published`` tests on.
+    drop : list of str, optional
+        Names of columns of a table that are no inputs, such as ids.
+    categories : list of str, optional
+        Names of columns of inputs whose numbers are read as texts, such as codes.
+    missing : {'refuse', 'drop', 'mean'}
+        What becomes of cells of a table without a value, as in ``csv``.
+    missing_values : list of str, optional
+        Texts of a table that are read as no value, beside the empty one. None is no other.
     vocabulary : {'printable', 'leaf'}
         Characters of texts.
     """
@@ -505,14 +420,21 @@ class Parquet(PooledDataset, tables.OwnSamples):
         divisor: tables.Divisor | None = None,
         standardise: bool = False,
         raw: str,
-        features: str = "image",
+        features: str | list[str] | None = None,
         label: str | None = "label",
         client: str | None = None,
+        test: str | None = None,
+        drop: list[str] | None = None,
+        categories: list[str] | None = None,
+        missing: cells.Missing = "refuse",
+        missing_values: list[str] | None = None,
         vocabulary: Vocabulary = "printable",
         **options: Any,
     ) -> None:
-        columns = {"raw": raw, "features": features, "label": label, "client": client}
-        file_options = {**columns, "vocabulary": vocabulary}
+        columns = {"raw": raw, "features": features, "label": label, "client": client, "test": test}
+        inputs = {"drop": drop, "categories": categories, "missing": missing}
+        table = {**inputs, "missing_values": missing_values}
+        file_options = {**columns, **table, "vocabulary": vocabulary}
         source = tables.reader(self.read, file_options, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
@@ -521,16 +443,76 @@ class Parquet(PooledDataset, tables.OwnSamples):
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
         """Return the samples in the files."""
         directory = Path(options["raw"]).expanduser()
-        names = {key: options[key] for key in ("features", "label", "client")}
-        columns = read_parquet(directory, names, VOCABULARIES[options["vocabulary"]])
-        return f"data.raw is '{directory}', where", directory.name, columns
+        where = f"data.raw is '{directory}', where", directory.name.removesuffix(".parquet")
+        if not isinstance(options["features"], str):
+            return *where, read_parquet_tables(directory, options)
+        names = {key: options[key] for key in ("features", "label", "client", "test")}
+        return *where, read_parquet(directory, names, VOCABULARIES[options["vocabulary"]])
 
-    complete_options = staticmethod(tables.with_partition)
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """Fill in inputs, partition and split, by what the files hold, where they are here."""
+        if not Path(options["raw"]).expanduser().exists():
+            return tables.with_partition(options, n_training)
+        files = parquet_paths(Path(options["raw"]).expanduser(), "parquet")
+        if options["features"] is None:
+            options = {**options, "features": column_of_arrays(files[0], options)}
+        if not isinstance(options["features"], str):
+            by_client = all(file.client for file in owners_of(files))
+            by_client = by_client and options["client"] is None
+            marked = len({is_test_file(path) for path in files}) > 1
+            partition = options["partition"] or ("natural" if by_client else None)
+            split = options["split"] or ("published" if marked else None)
+            options = {**options, "partition": partition, "split": split}
+        return tables.with_partition(options, n_training)
 
     @classmethod
     def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
         """Return how many sources have enough samples, or a number that does for others."""
         return tables.count_sources(cls.read, options, run_seed)
+
+
+def column_of_arrays(path: Path, options: Mapping[str, Any]) -> str | None:
+    """Return the column ``image``, or the only one of pictures or lists; None for a table."""
+    from pyarrow import parquet, types
+
+    with archives.reading(path), parquet.ParquetFile(path, memory_map=False) as file:
+        schema = file.schema_arrow
+        named = (options["label"], options["client"], options["test"], *(options["drop"] or ()))
+        kinds = {name: schema.field(name).type for name in schema.names if name not in named}
+    if "image" in kinds:
+        return "image"
+    are_arrays = (types.is_struct, types.is_list, types.is_large_list, types.is_fixed_size_list)
+    names = [name for name, kind in kinds.items() if any(each(kind) for each in are_arrays)]
+    return names[0] if len(names) == 1 else None
+
+
+def owners_of(files: Sequence[Path]) -> list[archives.FileOfClient]:
+    """Return parquet files as those of clients, if none is named as a part on the hub."""
+    folders = ("train", "test", "validation", "default")
+    are_parts = len(files) < 2 or any(
+        PART.match(path.name) or path.parent.name in folders for path in files
+    )
+    return [
+        archives.FileOfClient(path, "" if are_parts else path.stem, is_test_file(path))
+        for path in files
+    ]
+
+
+def read_parquet_tables(directory: Path, options: Mapping[str, Any]) -> tables.Columns:
+    """Return the samples in a table in a parquet file, or in all of a directory."""
+    files = parquet_paths(directory, "parquet")
+    from pyarrow import parquet
+
+    where = f"data.raw is '{directory}', which"
+    frames = []
+    for path in files:
+        with archives.reading(path), parquet.ParquetFile(path, memory_map=False) as file:
+            check_parquet(path, file, {"label": options["label"], "client": options["client"]})
+            raise_if_stop_requested()
+            frame = file.read(use_threads=False).to_pandas()
+        frames.append(frame)
+    return cells.columns_of_frames(where, owners_of(files), frames, options)
 
 
 def read_parquet(
@@ -565,8 +547,9 @@ def read_parquet(
     divisor = 255 if types.is_struct(kind) else 1 if is_text else None
     mixed = tested if tested.any() and not tested.all() else None
     y, whose = arrays.get("label"), arrays.get("client")
+    marks = arrays.get("test", mixed)
     return tables.Columns(
-        arrays["features"], y, whose, mixed, class_names=class_names, divisor=divisor
+        arrays["features"], y, whose, marks, class_names=class_names, divisor=divisor
     )
 
 

@@ -29,7 +29,9 @@ FORM = "UserID::MovieID::Rating::Timestamp"
 
 
 class Ratings(PooledDataset):
-    """MovieLens `ratings.dat`: users and the stars they gave, unlabelled rows of a matrix.
+    """MovieLens `ratings.dat` (Harper and Konstan 2015): users, and the stars that they gave.
+
+    Rows of a matrix, unlabelled.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from mpifed.dataset import (
     SPLITS,
@@ -28,6 +28,9 @@ from mpifed.errors import InputError
 
 # Training samples of a client: at least the one, at most the other.
 SMALLEST, LARGEST = 50, 1000
+
+# Test samples of a client.
+MOST = 10**9
 
 # The seed that the published generator takes by default; the published commands have 1234.
 PUBLISHED_SEED = 12345
@@ -156,7 +159,7 @@ class Synthetic(GeneratedDataset):
         mixtures: Mixtures = "dirichlet",
         dirichlet_alpha: partitions.Alpha = 0.4,
         noise: Annotated[float, Ge(0)] | None = None,
-        n_test: Annotated[int, Ge(1)] = 5000,
+        n_test: Annotated[int, Ge(1), Le(MOST)] = 5000,
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         if seed is None:

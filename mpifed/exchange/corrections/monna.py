@@ -14,7 +14,7 @@ from mpifed.message import Byzantine, Nearby, count_of
 
 
 class Monna(ByDistances):
-    """Nearest-neighbour averaging: the mean of the values nearest to the own (MoNNA, 2023).
+    """Nearest-neighbour averaging: the mean of the values nearest to the own (Farhadkhani 2023).
 
     Parameters
     ----------

@@ -290,9 +290,9 @@ BAD_CSV = {
     "infinite targets": ("a,risk\n1,0.5\n2,inf\n3,1\n", {}, r"'risk'.*finite.*line 3\b"),
     "spelt by Python alone": ("a,risk\n1_1,low\n3,low\n", {}, r"'a'.*'1_1'.*line 2\b"),
     "blanks": ("a,risk\n1,low\n  ,low\n", {}, r"'a'.*line 3\b.*data.missing"),
-    "UTF-16": ("a,risk\n1,l\u00f8w\n".encode("utf-16"), {}, "line 1.*iconv -f UTF-16 "),
-    "UTF-16 without mark": ("a,risk\n1,low\n".encode("utf-16-le"), {}, "line 1.*iconv -f UTF-16 "),
-    "CP1252": ("a,risk\n1,low\n1,l\u00f8w\n".encode("cp1252"), {}, "line 3.*iconv -f CP1252 "),
+    "UTF-16": ("a,risk\n1,l\u00f8w\n".encode("utf-16"), {}, "line 1.*encoding=utf-16"),
+    "UTF-16 without mark": ("a,risk\n1,low\n".encode("utf-16-le"), {}, "line 1.*encoding=utf-16"),
+    "CP1252": ("a,risk\n1,low\n1,l\u00f8w\n".encode("cp1252"), {}, "line 3.*encoding=cp1252"),
     "nothing complete": ("a,b,risk\n,1,low\n1,,low\n", {"missing": "drop"},
                          "2 of 2 .*data.missing=drop"),
     "no labels to deal by": (CSV, {"label": "dose", "features": ["age"], "partition": "dirichlet"},
@@ -370,6 +370,59 @@ def test_rows_and_clients_that_are_left_out_are_named(tmp_path: Path):
     assert "21 of 61" in remark and "'NA'" in remark
     with pytest.raises(InputError, match=r"'whose'.*line 2\b.*\b19\b"):
         table(path, 1, client="whose")
+
+
+@pytest.mark.parametrize(
+    ("values", "columns"),
+    [
+        ([f"2026-{1 + i % 12:02}-{1 + i % 28:02}" for i in range(90)], 84),
+        ([f"{1 + i % 9}.{1 + i % 12}.2026 08:30" for i in range(90)], 36),
+        ([f"drug {i % 60}" for i in range(90)], 60),
+    ],
+)
+def test_dates_and_many_texts_are_told_with_what_leaves_them_out(tmp_path: Path, values, columns):
+    path = tmp_path / "own.csv"
+    rows = "".join(f"{i},{value},{i % 2}\n" for i, value in enumerate(values))
+    path.write_text("age,admitted,risk\n" + rows)
+    dataset = table(path)
+    (remark,) = [each for each in dataset.remarks if "data.drop=[admitted]" in each]
+    assert f" {columns} " in remark and dataset.description.input_shape == (1 + columns,)
+    dropped = table(path, drop=["admitted"])
+    assert dropped.description.input_shape == (1,)
+    assert not any("admitted" in remark for remark in dropped.remarks)
+
+
+def test_few_texts_are_not_remarked_upon(tmp_path: Path):
+    path = tmp_path / "own.csv"
+    path.write_text("age,ward,risk\n" + "".join(f"{i % 40},w{i % 9},{i % 2}\n" for i in range(90)))
+    assert not any("data.drop" in remark for remark in table(path).remarks)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "latin-1"])
+def test_other_encodings_are_read_where_they_are_named(tmp_path: Path, encoding: str):
+    path = tmp_path / "own.csv"
+    path.write_bytes(lines_of("Troms\u00f8,h\u00f8y", "Oslo,lav").encode(encoding))
+    about = table(path, 2, client="whose", encoding=encoding).description
+    assert about.client_names == ("Oslo", "Troms\u00f8")
+    assert about.class_names == ("h\u00f8y", "lav")
+    with pytest.raises(InputError, match=r"data\.encoding"):
+        table(path, encoding="utf-8")
+    with pytest.raises(InputError, match=r"data\.encoding.*'utf8x'.*cp1252"):
+        table(path, encoding="utf8x")
+
+
+def test_a_client_that_is_called_na_can_be_kept(tmp_path: Path):
+    path = tmp_path / "own.csv"
+    path.write_text(lines_of("NA,0", "Oslo,1"))
+    with pytest.raises(InputError, match=r"'whose'.*'NA'.*data\.missing_values=\[\]"):
+        table(path, 2, client="whose")
+    dataset = table(path, 2, client="whose", missing_values=[])
+    assert dataset.description.client_names == ("NA", "Oslo")
+    remarks = table(path, 1, client="whose", missing="drop").remarks
+    assert any("'NA'" in each and "data.missing_values=[]" in each for each in remarks)
+    path.write_text(lines_of("-9,0", "5,1", ",1"))
+    x, _ = all_rows(table(path, 1, missing="drop", missing_values=["-9"]))
+    assert len(x) == 20 and set(x[:, 1]) == {5.0}
 
 
 def test_the_case_of_an_ending_does_not_matter(life: Path):

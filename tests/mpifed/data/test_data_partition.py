@@ -526,3 +526,59 @@ def test_a_natural_partition_of_a_data_set():
     assert [len(labels) for labels in labels_by_client(dataset)] == [30, 20]
     with pytest.raises(InputError, match=r"clients.*\b4\b.*\b3 sources"):
         dealt(made(62, owner=owner), 4, partition="natural")
+
+
+# Dirichlet laws with clients of one size, and with few labels a client.
+
+
+@given(label_sizes, st.integers(1, 12), st.integers(0, 2**32), st.sampled_from([1e-6, 0.1, 5.0]))
+def test_balanced_dirichlet_gives_every_sample_once_and_equally_many(sizes, n_clients, seed, alpha):
+    labels = labels_of(sizes, seed)
+    assume(len(labels) >= 2 * n_clients)
+    rng = np.random.default_rng(seed)
+    parts = partitions.balanced_dirichlet(
+        labels, n_clients, rng, min_samples=2, dirichlet_alpha=alpha
+    )
+    check_partition(parts, len(labels), n_clients, 2)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.4, 5.0])
+def test_labels_of_balanced_clients_have_the_second_moment_of_the_dirichlet_law(alpha):
+    n_clients, n_labels, size = 2000, 10, 20
+    labels = np.repeat(np.arange(n_labels), n_clients * size // n_labels)
+    rng = np.random.default_rng(0)
+    parts = partitions.balanced_dirichlet(labels, n_clients, rng, dirichlet_alpha=alpha)
+    counts = np.stack([np.bincount(labels[part], minlength=n_labels) for part in parts])
+    assert (counts.sum(axis=1) == size).all()
+    # E[c (c-1)] = size (size-1) E[q^2], and E[q^2] of Dir(alpha 1_K).
+    moment = (counts * (counts - 1.0)).mean() / (size * (size - 1.0))
+    expected = (alpha + 1) / (n_labels * (n_labels * alpha + 1))
+    assert moment == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 20.0])
+def test_extended_dirichlet_deals_few_labels_by_shares_of_the_dirichlet_law(alpha):
+    n_clients, n_labels, each, size = 400, 200, 4, 2000
+    labels = np.repeat(np.arange(n_labels), size)
+    options = {"classes_per_client": each, "dirichlet_alpha": alpha, "min_samples": 4}
+    rng = np.random.default_rng(0)
+    parts = partitions.extended_dirichlet(labels, n_clients, rng, **options)
+    check_partition(parts, len(labels), n_clients, 4)
+    counts = np.stack([np.bincount(labels[part], minlength=n_labels) for part in parts])
+    assert ((counts > 0).sum(axis=1) == each).all()
+    holders = n_clients * each // n_labels
+    assert ((counts > 0).sum(axis=0) == holders).all()
+    # Beyond the one sample that each holder has first.
+    drawn, size = counts[counts > 0] - 1.0, size - holders
+    moment = (drawn * (drawn - 1)).mean() / (size * (size - 1.0))
+    expected = (alpha + 1) / (holders * (holders * alpha + 1))
+    assert moment == pytest.approx(expected, rel=0.1)
+
+
+def test_further_dirichlet_partitions_have_names():
+    sizes = {}
+    for name in ("balanced_dirichlet", "extended_dirichlet"):
+        options = {"partition": name, "classes_per_client": 3}
+        sizes[name] = dataset_of("digits", 5, **options).description.n_samples
+    assert np.ptp(sizes["balanced_dirichlet"]) <= 1 < np.ptp(sizes["extended_dirichlet"])

@@ -1,0 +1,189 @@
+"""Samples of a Python program as the section ``data``: tables, and whatever a run is passed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from mpifed.data.archives import FileOfClient
+from mpifed.data.cells import Missing, columns_of_frames
+from mpifed.data.containers import TARGETS, is_by_client, is_dataset, is_pair, is_split, is_table
+from mpifed.data.from_python import ArraysSection, arrays, hold
+from mpifed.errors import InputError
+from topologies.parameters import options_of
+
+WHERE = "the table of mpifed.frame(...)"
+
+# Options of files that are keywords here.
+KEYWORDS = re.compile(r"\bdata\.(?=(label|client|test|features|drop|categories|missing\w*)\b)")
+
+# Arguments of ``mpifed.arrays`` that a mapping may hold by name.
+ARGUMENTS = {"x", "y", "clients", "is_test", "test"}
+
+
+def frame(
+    table: Any,
+    label: str | None = "label",
+    client: str | None = None,
+    *,
+    test: Any = None,
+    features: list[str] | None = None,
+    drop: list[str] | None = None,
+    categories: list[str] | None = None,
+    missing: Missing = "refuse",
+    missing_values: list[str] | None = None,
+    standardise: bool = True,
+    **options: Any,
+) -> ArraysSection:
+    """Return a table as the section ``data`` of a run, read as a CSV file is.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame, mapping or list
+        Samples, one a row, also what has ``to_pandas``, as tables of polars and data sets of
+        Hugging Face; or a mapping of names, or a list, of the tables of clients; or a mapping with
+        ``train`` and ``test``. Columns of texts and categories become a column of 0 and 1 for each
+        text, behind the numbers.
+    label : str, optional
+        Name of the column of targets: numbers or texts. None is for unlabelled data.
+    client : str, optional
+        Name of the column that says whose each sample is. Without it samples are dealt.
+    test : str or pandas.DataFrame, optional
+        Name of a column that is true or 1 for the samples that clients test on; or these samples.
+    features : list of str, optional
+        Names of the columns of inputs. None takes all others.
+    drop : list of str, optional
+        Names of columns that are no inputs, such as ids.
+    categories : list of str, optional
+        Names of columns of inputs whose numbers are read as texts, such as codes.
+    missing : {'refuse', 'drop', 'mean'}
+        What becomes of cells without a value (NaN, None, NaT, an empty text), as in ``csv``.
+    missing_values : list of str, optional
+        Texts that are no value either. None is no other.
+    standardise : bool
+        Whether numbers get mean 0 and standard deviation 1 over all training samples.
+    **options
+        Further options of the data set ``arrays``, as ``partition`` or ``task``.
+
+    Returns
+    -------
+    dict
+        For ``mpifed.run(..., data=...)``. The samples live as long as this does.
+
+    Raises
+    ------
+    InputError
+        With all that is wrong with the table.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> table = pandas.DataFrame({"age": [30, 40], "sex": ["f", "m"], "ill": ["no", "yes"]})
+    >>> frame(table, label="ill").columns.x
+    array([[30.,  1.,  0.],
+           [40.,  0.,  1.]])
+    """
+    reading = {
+        **{"label": label, "client": client, "test": test if isinstance(test, str) else None},
+        **{"features": features, "drop": drop, "categories": categories, "missing": missing},
+        "missing_values": missing_values,
+    }
+    tables = _tables(table)
+    if test is not None and not isinstance(test, str):
+        tables += _tables(test, is_test=True)
+    if not tables:
+        raise InputError(f"{WHERE} is empty")
+    try:
+        frames, files = zip(*tables, strict=True)
+        columns = columns_of_frames(WHERE, files, frames, reading)
+    except InputError as error:
+        raise InputError(KEYWORDS.sub("", str(error))) from None
+    remarks = tuple(KEYWORDS.sub("", remark) for remark in columns.remarks)
+    columns = replace(columns, remarks=remarks)
+    arguments = ("label", "client", *options_of(frame))
+    return hold(columns, {"standardise": standardise, **options}, arguments)
+
+
+def _tables(table: Any, client: str = "", is_test: bool = False) -> list[tuple[Any, FileOfClient]]:
+    """The tables of pandas, and whose they are, as if each was a file."""
+    if is_split(table):
+        return [
+            each for name, part in table.items() for each in _tables(part, client, name == "test")
+        ]
+    if isinstance(table, (Mapping, list, tuple)) and not client:
+        items = table.items() if isinstance(table, Mapping) else enumerate(table)
+        return [each for name, part in items for each in _tables(part, str(name), is_test)]
+    converted = table.to_pandas() if hasattr(table, "to_pandas") else table
+    if not is_table(converted):
+        raise InputError(
+            f"{WHERE} is a {type(table).__name__}; allowed: a pandas.DataFrame, or a mapping or a "
+            "list of those of clients"
+        )
+    path = Path("test" if is_test else "train", client.replace("/", " "))
+    return [(converted, FileOfClient(path, client, is_test))]
+
+
+def section_of(data: Any) -> Any:
+    """Return what a run is passed as ``data``, samples as the section that holds them.
+
+    Parameters
+    ----------
+    data : object
+        A section, or samples: a table, a data set, a pair of arrays, or a mapping or a list of
+        those of clients.
+
+    Returns
+    -------
+    object
+        A section.
+
+    Raises
+    ------
+    InputError
+        Where it holds arrays or loaders that do not say what they are.
+    """
+    if isinstance(data, ArraysSection) or data is None:
+        return data
+    parts = list(data.values()) if isinstance(data, Mapping) else data
+    if is_table(data) or _are_tables(parts):
+        return frame(data, _label(data))
+    if is_dataset(data) and _is_tabular(data):
+        return frame(data.to_pandas(), _label(data.to_pandas()))
+    if isinstance(data, Mapping) and "x" in data and set(data) <= ARGUMENTS:
+        return arrays(**data)
+    if is_dataset(data) or is_by_client(data) or is_split(data) or is_pair(data):
+        return arrays(data)
+    parts = parts if isinstance(parts, (list, tuple)) else [parts]
+    if any(isinstance(each, (Dataset, DataLoader)) or getattr(each, "ndim", 0) for each in parts):
+        raise InputError("samples from Python are passed as data=mpifed.arrays(x, y)")
+    return data
+
+
+def _are_tables(parts: Any) -> bool:
+    return isinstance(parts, (list, tuple)) and bool(parts) and all(map(is_table, parts))
+
+
+def _is_tabular(dataset: Any) -> bool:
+    """Whether samples of a data set of Hugging Face are numbers and texts alone."""
+    if not hasattr(dataset, "to_pandas") or not len(dataset):
+        return False
+    return all(np.ndim(value) == 0 for value in dataset[0].values())
+
+
+def _label(table: Any) -> str:
+    """The column of targets by its usual name."""
+    while not is_table(table):
+        table = next(iter(table.values() if isinstance(table, Mapping) else table))
+    label = next((name for name in TARGETS if name in table.columns), None)
+    if label is None:
+        raise InputError(
+            f"data is a table without a column {', '.join(TARGETS)}: mpifed.frame(table, "
+            "label=NAME) says which are its targets"
+        )
+    return label

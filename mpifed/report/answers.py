@@ -1,0 +1,82 @@
+"""What a report says first: which method is the best, and whether others differ from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from mpifed.report.groups import SPREADS, Estimate, Group, estimate, last_differences, partner
+from mpifed.report.runs import ACCURACY, larger_is_better
+from mpifed.report.tables import SURE, common_form, measured, measures, p_text, shows_accuracies
+
+MOST = 5  # methods that are compared in sentences
+
+
+def answers(groups: Sequence[Group], against: str | None = None, digits: int = 2) -> list[str]:
+    """Return sentences: the best method of each data set, and how the others differ.
+
+    They are compared with the method ``against``, or with the best one, seed by seed. Percentages
+    have ``digits`` decimals, their differences two.
+    """
+    directed = [name for name in measured(groups) if not measures(groups)[name].is_own]
+    columns = [ACCURACY] if shows_accuracies(groups) else directed[:1]
+    sentences = []
+    for column in columns:
+        datas = dict.fromkeys(group.data for group in groups)
+        for data in datas:
+            chosen = [g for g in groups if g.data == data and g.estimate(column).count]
+            if chosen:
+                place = f"{chosen[0].words[0]}: " * (len(datas) > 1)
+                sentences += [place + one for one in _of_data(chosen, column, against, digits)]
+    return sentences
+
+
+def meaning(groups: Sequence[Group], sentences: Sequence[str]) -> str:
+    """Return what ± and p are in some sentences."""
+    text = " ".join(sentences)
+    p = "p is of the paired t-test over seeds, not corrected for the number of comparisons."
+    return " ".join([SPREADS[groups[0].spread]] * ("±" in text) + [p] * (", p " in text))
+
+
+def _of_data(groups: Sequence[Group], column: str, against: str | None, digits: int) -> list[str]:
+    measure = measures(groups)[column]
+    sign = 1 if larger_is_better(column) else -1
+    estimates = [group.estimate(column, measure.factor) for group in groups]
+    form = ".2f" if measure.percent else common_form([e.mean for e in estimates])
+    unit, points = (" %", " points") if measure.percent else ("", "")
+    best, value = max(zip(groups, estimates, strict=True), key=lambda each: sign * each[1].mean)
+    name = measure.description.partition(",")[0].lower()
+    text = value.text(f".{digits}f" if measure.percent else form)
+    if len(groups) == 1:
+        rounds = f" after {best.runs[0].rounds} rounds" if len(best.runs) == 1 else ""
+        return [f"{best.title}: {name} {text}{unit}{rounds}."]
+    order = "Highest" if sign > 0 else "Least"
+    first = f"{order} mean {name}: {best.title}, {text}{unit}."
+    reference = partner(groups, best.data, against) or best
+    apart = {}
+    for group in groups:
+        if group is not reference:
+            values = measure.factor * last_differences(group, reference, column)
+            apart[group.title] = estimate(values, group.spread)
+    order_of = sorted(apart, key=lambda title: -sign * np.nan_to_num(apart[title].mean))
+    others = [
+        _sentence(title, reference.title, apart[title], sign, f"+{form}", points)
+        for title in order_of[:MOST]
+    ]
+    more = f"The table compares {len(order_of) - MOST} more methods."
+    return [first, *others, *[more] * (len(order_of) > MOST)]
+
+
+def _sentence(name: str, other: str, apart: Estimate, sign: int, form: str, points: str) -> str:
+    """How a method differs from another one."""
+    if math.isnan(apart.mean):
+        return f"{name} and {other} have no seed and round in common."
+    text = f"{apart.text(form)}{points}".replace("-", "−")
+    if math.isnan(apart.p_value):
+        return f"{name} differs from {other} by {text}, with one common seed."
+    p = f"p {p_text(apart)}" if p_text(apart).startswith("<") else f"p = {p_text(apart)}"
+    if apart.p_value >= SURE:
+        return f"{name} and {other} do not differ: {text}, {p}."
+    return f"{name} is {'better' if sign * apart.mean > 0 else 'worse'} than {other}: {text}, {p}."

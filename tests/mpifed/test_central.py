@@ -1,0 +1,171 @@
+"""``evaluation.central``: the shared model on one test set, which no client has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from commands import call
+
+import mpifed
+from mpifed.data.central import central_of
+from mpifed.data.federated_file import Contents, write
+from mpifed.dataset import Description, Shards, Split
+from mpifed.models.loss import probabilities
+from mpifed.testing import find_item, load_dataset, run_rounds
+
+HOLDOUT = {"evaluation.central": "holdout"}
+SMALL = {"clients": 5, "rounds": 2, "evaluation.every": 1, "evaluation.metrics": ["auc", "f1"]}
+EXACT = {**SMALL, "dtype": "float64"}
+
+
+def samples_of(central):
+    everyone = np.arange(central.description.n_clients)
+    return central.load(everyone, torch.float64).test
+
+
+def scores_of(module, x, y):
+    with torch.no_grad():
+        outputs = module(x)
+    loss = torch.nn.functional.cross_entropy(outputs, y).item()
+    auc = find_item("metric", "auc")(y.numpy(), probabilities(outputs[None], None).numpy())
+    return [loss, (outputs.argmax(1) == y).double().mean().item(), auc]
+
+
+def last_of(result):
+    return [result.metrics[f"central_test_{name}"][-1] for name in ("loss", "accuracy", "auc")]
+
+
+def digits(n_clients, **evaluation):
+    options = {"evaluation": evaluation} if evaluation else {}
+    return load_dataset("digits", clients=n_clients, **options)
+
+
+@pytest.mark.parametrize("exchange", ["server", "gossip"])
+def test_the_shared_model_is_scored_on_what_no_client_has(exchange, tmp_path):
+    options = {**EXACT, "algorithm": "fedavg", "exchange": exchange}
+    result = mpifed.run("digits-fedem", output=tmp_path / "run", **options, **HOLDOUT)
+    trained = mpifed.load(result)
+    held = samples_of(central_of(digits(5, central="holdout")))
+    (model,) = trained.components  # the average of the clients' under gossip
+    assert last_of(result) == pytest.approx(scores_of(model, held.x, held.y))
+    plain = mpifed.run("digits-fedem", output=tmp_path / "plain", **options)
+    assert np.array_equal(result.metrics["state_digest"], plain.metrics["state_digest"])
+    before = digits(5).load(np.arange(5), torch.float64).test
+    for client in range(5):
+        ours, theirs = trained.samples(client).test, held.of_client(client)
+        both = np.concatenate([ours.x.flatten(1), theirs.x.flatten(1)])
+        every = before.of_client(client).x.flatten(1).numpy()
+        assert len(theirs.y) == len(every) // 2
+        assert np.array_equal(both[np.lexsort(both.T)], every[np.lexsort(every.T)])
+
+
+def test_models_are_mixed_with_the_weights_of_one_client_with_all_samples(tmp_path):
+    result = mpifed.run("digits-fedem", output=tmp_path / "run", **EXACT, **HOLDOUT)
+    held = samples_of(central_of(digits(5, central="holdout")))
+    pi = np.average(result.clients["mixture"], axis=0, weights=result.clients["n_train"])
+    components = mpifed.load(result).components
+
+    def mixture(x):
+        outputs = torch.stack([torch.softmax(model(x), 1) for model in components])
+        return torch.einsum("m,mbc->bc", torch.from_numpy(pi), outputs).log()
+
+    assert last_of(result) == pytest.approx(scores_of(mixture, held.x, held.y))
+
+
+def table(path):
+    """A CSV of 60 samples of two classes, of which every third is marked."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(60, 3))
+    y, tested = (x.sum(1) + random.normal(size=60) > 0).astype(int), np.arange(60) % 3 == 0
+    columns = np.column_stack([x, y, tested])
+    np.savetxt(path, columns, delimiter=",", header="a,b,c,label,tested", comments="")
+    return y, tested
+
+
+def test_what_was_published_for_testing_belongs_to_nobody(tmp_path):
+    y, tested = table(tmp_path / "table.csv")
+    data = {"name": "csv", "path": str(tmp_path / "table.csv"), "test": "tested"}
+    some = {"clients": 4, "rounds": 3, "model": "linear", "algorithm": "fedavg", **HOLDOUT}
+    result = mpifed.run("digits-fedem", data=data, output=tmp_path / "run", dtype="float64", **some)
+    assert result.clients["n_train"].sum() == (~tested).sum() and not result.clients["n_test"].any()
+    assert np.isnan(result.metrics["test_accuracy"]).all()
+    trained = mpifed.load(result)
+    dataset = load_dataset(
+        {**data, "split": "published"}, clients=4, evaluation={"central": "holdout"}
+    )
+    held = samples_of(central_of(dataset))
+    assert np.array_equal(held.y, y[tested])
+    right = (trained.components[0](held.x)[:, 0] > 0) == held.y.bool()
+    found = result.metrics["central_test_accuracy"][-1]
+    assert found == pytest.approx(right.double().mean().item())
+    mixed = mpifed.run(
+        "digits-fedem", data={**data, "split": "60_20_20"}, output=tmp_path / "x", **some
+    )
+    assert mixed.clients["n_test"].all() and np.isfinite(mixed.metrics["test_accuracy"]).all()
+    assert np.isfinite(mixed.metrics["central_test_accuracy"]).all()
+
+
+def stored(path, n_classes=10, shape=(8, 8)):
+    """A federated file of three clients with 2, 1 and 3 samples for training, tests apart."""
+    random = np.random.default_rng(1)
+    counts = np.array([[2, 1, 3], [0, 1, 0], [1, 1, 2]])
+    description = Description("stored", shape, n_classes, *counts)
+    offsets = [np.concatenate([[0], np.cumsum(n)]) for n in counts]
+    splits = [
+        Split(
+            torch.from_numpy(random.random((ends[-1], *shape)).astype(np.float32)),
+            torch.from_numpy(random.integers(n_classes, size=ends[-1])),
+            ends,
+        )
+        for ends in offsets
+    ]
+    write(path, Contents(description, "natural", 0), [Shards(np.arange(3), *splits)], {})
+    return torch.cat([s.x for s in splits]).double(), torch.cat([s.y for s in splits])
+
+
+def test_all_samples_of_a_file_are_a_test_set(tmp_path):
+    x, y = stored(tmp_path / "central.h5")
+    words = {"evaluation.central": str(tmp_path / "central.h5"), "algorithm": "fedavg"}
+    result = mpifed.run("digits-fedem", output=tmp_path / "run", **EXACT, **words)
+    (model,) = mpifed.load(result).components
+    assert last_of(result) == pytest.approx(scores_of(model, x, y))
+
+
+@pytest.mark.parametrize("exchange", ["server", "gossip"])
+@pytest.mark.parametrize("kind", ["holdout", "published", "file"])
+def test_any_number_of_ranks_has_the_same_bits(kind, exchange, tmp_path):
+    stored(tmp_path / "central.h5")
+    table(tmp_path / "table.csv")
+    name = str(tmp_path / "central.h5") if kind == "file" else "holdout"
+    data = {"name": "csv", "path": str(tmp_path / "table.csv"), "test": "tested"}
+    options = {
+        "data": data if kind == "published" else "digits",
+        "exchange": exchange,
+        "evaluation": {"central": name, "metrics": ["auc", "f1"]},
+        "dtype": "float32",
+    }
+    one, *others = (
+        run_rounds("fedem", ranks=ranks, rounds=2, **options).metrics for ranks in (1, 2, 3)
+    )
+    assert one["central_test_loss"] > 0 and 0 <= one["central_test_auc"] <= 1
+    for other in others:
+        assert {**other, "seconds": 0} == {**one, "seconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["evaluation.central=holdout", "algorithm=local"], "'local' has no model"),
+        (["evaluation.central=holdout", "algorithm=mocha"], "'mocha' has no model"),
+        (["evaluation.central=nothing.h5"], "no such file"),
+        (["evaluation.central=hold_out"], "holdout"),
+        (["evaluation.central=other.h5"], "input_shape"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(words, answer, tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stored(tmp_path / "other.h5", shape=(3,))
+    done = call(["digits-fedem", "clients=4", *words, "--output", "run"], capfd)
+    assert done.code == 2 and answer in done.messages[0]
+    assert "evaluation.central" in done.messages[0] and not (tmp_path / "run").exists()
