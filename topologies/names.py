@@ -93,7 +93,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, str]]:
     """
     name, _, options = text.partition(":")
     attribute, _, others = options.partition(":")
-    if "." in name or (attribute and "=" not in attribute and attribute.isidentifier()):
+    if attribute and ("." in name or ("=" not in attribute and attribute.isidentifier())):
         name, options = f"{name}:{attribute}", others
     values: dict[str, str] = {}
     for part in filter(None, options.split(",")):

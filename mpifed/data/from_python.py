@@ -115,6 +115,12 @@ def arrays(
     if y is None:
         samples = samples_of(x, names, options.get("task") == "sequence")
     else:
+        for argument, value in (("features", features), ("label", label), ("client", client)):
+            if value is not None:
+                raise InputError(
+                    f"{PREFIX} {argument} names a column of samples that are mappings, but x is an "
+                    "array; whose each sample is: clients=[...]"
+                )
         samples = Samples(array_of(x, "x"), array_of(y, "y"))
     for argument, field, values in (
         ("clients", "client", clients),

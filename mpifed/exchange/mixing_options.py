@@ -51,7 +51,7 @@ def mixing_sections(options: Mapping[str, Any], n_training: int) -> dict[str, Se
     return {
         "topology": _completed(
             "topology",
-            options.get("topology"),
+            _of_file(options.get("topology")),
             None if uses == "nodes" else DEFAULT_TOPOLOGY,
             name,
             lambda family, parameters: topologies.check_graph_parameters(
@@ -194,6 +194,11 @@ def _topology(value: Any) -> Any:
             f"it is {type(value).__name__}, but a graph is wanted, or an adjacency matrix of zeros "
             "and ones; pass a mixing matrix as weights"
         )
+    return _of_file(value)
+
+
+def _of_file(value: Any) -> Any:
+    """Return the family that reads a file with a graph; another value as it is."""
     if isinstance(value, (str, os.PathLike)) and Path(value).suffix in FAMILY_OF:
         return {"name": FAMILY_OF[Path(value).suffix], "path": os.fspath(value)}
     return value

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 # Epochs or steps of a round, whose minibatches are numbered by int64.
-MOST = 10**9
+MOST = 10**13
 
 Sampling = Literal["shuffled", "uniform"]
 

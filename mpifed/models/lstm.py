@@ -17,7 +17,7 @@ from mpifed.errors import InputError
 from mpifed.models.images import ShippedNetwork
 from mpifed.models.loss import Loss, cross_entropy, cross_entropy_slopes, mixed_cross_entropy
 from mpifed.models.losses import CROSS_ENTROPY, loss_for
-from mpifed.models.texts import at_last_token
+from mpifed.models.texts import at_last_token, check_no_columns
 
 Weighting = Literal["none", "inverse_frequency", "published"]
 
@@ -134,6 +134,7 @@ def lstm(
     new_classifier : bool
         Draw the last layer although weights are given.
     """
+    check_no_columns(data, "lstm")
     if len(data.input_shape) != 1 or data.task not in ("sequence", "classification"):
         raise InputError(
             "model 'lstm' needs samples of shape (L,), codes of characters, and the task sequence "

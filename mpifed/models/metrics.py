@@ -34,7 +34,8 @@ def balanced_accuracy(counts: np.ndarray) -> float:
 def f1(counts: np.ndarray) -> float:
     """F1 of label 1 where there are two labels, else its mean over classes (macro F1).
 
-    F1 of a class is 2 TP / (2 TP + FP + FN). Classes without a sample are left out.
+    F1 of a class is 2 TP / (2 TP + FP + FN), and 0 where it is predicted but no label. Classes that
+    are neither a label nor predicted are left out.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ def f1(counts: np.ndarray) -> float:
     0.4
     """
     samples, predicted = counts.sum(axis=1), counts.sum(axis=0)
-    present = samples > 0
+    present = samples + predicted > 0
     if len(counts) == 2:
         present[0] = False
     return _mean(2 * np.diag(counts)[present] / (samples + predicted)[present])

@@ -11,10 +11,21 @@ from mpifed.errors import InputError
 
 def check_tokens_of(data: Description, model: str) -> None:
     """Refuse data whose samples are no row of tokens with one target."""
+    check_no_columns(data, model)
     if len(data.input_shape) != 1 or data.task == "sequence":
         raise InputError(
             f"model '{model}' needs samples of shape (L,), codes of tokens, with one target each, "
             f"but '{data.source}' has samples of shape {data.input_shape} and the task {data.task}"
+        )
+
+
+def check_no_columns(data: Description, model: str) -> None:
+    """Refuse tables whose texts have become columns of 0 and 1, for models of tokens."""
+    made = data.preprocessing
+    if made is not None and made.categories and data.n_tokens is None:
+        raise InputError(
+            f"model '{model}' reads tokens, but the texts of '{data.source}' have become columns "
+            "of 0 and 1; allowed: data.name=labelled_texts with data.features=COLUMN, or mlp"
         )
 
 

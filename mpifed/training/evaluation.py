@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from mpifed import state as states
 from mpifed.config.options import ClientWeights
 from mpifed.data.base import Shards, Split
+from mpifed.data.central import HOLDOUT
 from mpifed.errors import InputError, wrong_result
 from mpifed.exchange.accounting import EPSILON, accountant_of
 from mpifed.exchange.gossip import Gossip
@@ -539,7 +540,8 @@ def _of_central(setup: Setup, state: states.RunState, training: Clients) -> list
         what = f"{len(models)} models, mixed with the mean of the clients' weights,"
     elif setup.exchange.shared_is_rows:
         what = "the average of the clients' models"
-    return [f"evaluation.central: {n:,} test samples that no client has score {what}"]
+    held = " that no client has" if setup.evaluation.central == HOLDOUT else ""
+    return [f"evaluation.central: {n:,} test samples{held} score {what}"]
 
 
 def _of_attacks(setup: Setup) -> list[str]:

@@ -50,7 +50,7 @@ def test_two_labels_by_hand():
 def test_several_labels_by_hand_without_those_that_are_absent():
     counts = np.array([[3, 1, 0, 0], [0, 2, 0, 2], [0, 0, 0, 0], [1, 0, 1, 2]])
     assert score("balanced_accuracy", counts) == pytest.approx((3 / 4 + 2 / 4 + 2 / 4) / 3)
-    assert score("f1", counts) == pytest.approx((6 / 8 + 4 / 7 + 4 / 8) / 3)
+    assert score("f1", counts) == pytest.approx((6 / 8 + 4 / 7 + 0 + 4 / 8) / 4)
     labels = np.array([0, 0, 1, 3])
     values = np.array(
         [[0.6, 0.2, 0.1, 0.1], [0.2, 0.6, 0.1, 0.1], [0.2, 0.5, 0, 0.3], [0, 0, 0, 1]]
@@ -59,7 +59,7 @@ def test_several_labels_by_hand_without_those_that_are_absent():
     assert score("auc", labels, values) == pytest.approx((3.5 / 4 + 2 / 3 + 1) / 3)
 
 
-@pytest.mark.parametrize("name", ["balanced_accuracy", "f1", "auc"])
+@pytest.mark.parametrize("name", ["balanced_accuracy", "auc"])
 def test_a_client_with_one_label_has_no_score_that_compares_two(name):
     negative, one = np.array([[7, 2], [0, 0]]), (np.zeros(9, int), np.linspace(0, 1, 9))
     found = score(name, *(one if name == "auc" else [negative]))
@@ -256,3 +256,10 @@ def test_a_function_that_fails_is_named(name, answer, tmp_path, capfd):
     assert done.code == 1
     (message,) = done.messages
     assert name in message and re.search(answer, message)
+
+
+def test_f1_of_a_class_that_is_only_predicted_is_zero():
+    assert score("f1", np.array([[3, 1], [0, 0]])) == 0
+    assert np.isnan(score("f1", np.array([[4, 0], [0, 0]])))
+    three = np.array([[2, 0, 1], [0, 3, 0], [0, 0, 0]])  # as sklearn.metrics.f1_score, macro
+    assert score("f1", three) == pytest.approx((4 / 5 + 1 + 0) / 3)

@@ -224,3 +224,15 @@ def test_measures_take_arrays():
     assert topologies.consensus_rate(w.to_dense()).p == pytest.approx(1 - topologies.slem(w) ** 2)
     assert topologies.communication(w.to_dense()).messages == 16
     assert topologies.stationary_distribution(w.to_dense()) == pytest.approx(np.full(8, 1 / 8))
+
+
+@pytest.mark.parametrize("key", ["topology", "exchange.topology"])
+def test_a_run_takes_the_path_of_a_graph(tmp_path, key):
+    nx.write_edgelist(nx.cycle_graph(4), tmp_path / "ring.txt", data=False)
+    words = {key: str(tmp_path / "ring.txt"), "exchange.weights": "metropolis_hastings"}
+    if key != "topology":
+        words["exchange"] = "gossip"
+    options = {"clients": 4, "rounds": 1, "data.n_test": 5, "data.dimension": 3}
+    result = mpifed.run("synthetic-fedem", output=tmp_path / "run", **options, **words)
+    config = yaml.safe_load((result.directory / "config.yaml").read_text())
+    assert config["exchange"]["topology"]["name"] == "edge_list"

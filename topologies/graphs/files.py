@@ -27,7 +27,7 @@ NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 # The family that reads a file of each suffix.
 FAMILY_OF: Mapping[str, str] = {
     **{".npz": "matrix", ".npy": "matrix", ".csv": "matrix"},
-    **{".edges": "edge_list", ".edgelist": "edge_list"},
+    **{".edges": "edge_list", ".edgelist": "edge_list", ".txt": "edge_list"},
     **{".graphml": "graphml", ".gml": "graphml"},
 }
 

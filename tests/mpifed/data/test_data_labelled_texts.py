@@ -148,3 +148,12 @@ def test_a_row_without_a_label_is_named(tmp_path):
 def test_padding_begins_behind_the_last_token():
     rows = tokens.padded([np.array([], np.uint8), np.arange(5)], 3)
     assert rows.tolist() == [[0, 0, 0], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("model", ["gru", "lstm", "bag_of_words"])
+def test_models_of_tokens_refuse_texts_that_have_become_columns(model, tmp_path, capfd):
+    lines = [f"{'good' if k % 2 else 'bad'} day,{k % 2}" for k in range(40)]
+    (tmp_path / "notes.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    words = [f"data={tmp_path / 'notes.csv'}", f"model={model}", "clients=2", "rounds=1"]
+    assert run_command(["run", *words, "--output", tmp_path / "run"]) == 2
+    assert "labelled_texts" in capfd.readouterr().err and not (tmp_path / "run").exists()

@@ -256,3 +256,10 @@ def test_a_table_without_a_known_label_asks_for_it(tmp_path: Path):
     with pytest.raises(InputError, match=r"mpifed\.frame\(table, label=NAME\)"):
         mpifed.run(data=TABLE, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("keyword", ["features", "label", "client"])
+def test_names_of_columns_are_refused_where_samples_have_none(keyword):
+    x, y = np.zeros((4, 2)), np.arange(4) % 2
+    with pytest.raises(mpifed.InputError, match=f"{keyword} .*clients="):
+        mpifed.arrays(x, y, **{keyword: "hospital"})
