@@ -115,7 +115,7 @@ def cited_by(kind: str, name: str) -> list[str]:
 
 def _entry(citation: re.Match[str], text: str, component: str) -> str:
     """Return the entry of a citation, of those in references.bib or made of its words."""
-    family, others, more, year = citation.groups()
+    family, others, et_al, year = citation.groups()
     authors = [family, *re.findall(NAME, others)]
     content = (files("mpifed") / "references.bib").read_text(encoding="utf-8")
     references = [
@@ -124,10 +124,10 @@ def _entry(citation: re.Match[str], text: str, component: str) -> str:
         for reference in cited.split("; ")
     ]
     for name in authors:  # the first, but for a method that stands before them
-        for (author, found, which), key, fields in references:
-            if found and author == name and which.strip() in text:
+        for (author, of_year, words), key, fields in references:
+            if of_year and author == name and words.strip() in text:
                 return _formatted(key, fields, content)
-    authors += ["others"] * bool(more)
+    authors += ["others"] * bool(et_al)
     plain = unicodedata.normalize("NFKD", family).encode("ascii", "ignore").decode()
     key = re.sub(r"\W", "", plain).lower() + year
     return (

@@ -282,8 +282,8 @@ def timed(communicator: Any, host: str) -> list[dict[str, Any]]:
     for partner in sorted(first.values())[:PARTNERS]:
         seconds = [_there_and_back(communicator, partner, size) for size in (SHORT, LONG)]
         if communicator.rank == 0:
-            here = "the same host" if hosts[partner] == hosts[0] else "another host"
-            record = {"partner": partner, "host": hosts[partner], "where": here}
+            location = "the same host" if hosts[partner] == hosts[0] else "another host"
+            record = {"partner": partner, "host": hosts[partner], "where": location}
             times.append({**record, "latency": seconds[0], "bandwidth": LONG / seconds[1]})
         communicator.barrier()
     return times

@@ -88,7 +88,7 @@ def client_scores(
     counts = split.counts[rows]
     means = np.divide(sums[:2], counts, out=np.full((2, len(rows)), np.nan), where=counts > 0)
     joined = {name: np.concatenate(parts) for name, parts in groups.items() if parts}
-    return ClientScores(*means, *sums[2:], samples=joined)
+    return ClientScores(means[0], means[1], sums[2], sums[3], joined)
 
 
 def predicted(

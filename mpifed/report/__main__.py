@@ -208,8 +208,8 @@ def forests(
             rows: dict[str, Estimate | str] = {}
             for group in others:
                 values = 100 * last_differences(group, other, ACCURACY)
-                found = estimate(values, group.spread)
-                rows[group.title] = found if len(values) else "no common round"
+                difference = estimate(values, group.spread)
+                rows[group.title] = difference if len(values) else "no common round"
             title = f"Test accuracy minus that of {other.title} (points, {BANDS[other.spread]})"
             forest = Forest(other.words[0], rows, look(0))
             name = f"{_prefix(data, datas)}differences"

@@ -28,8 +28,8 @@ def answers(groups: Sequence[Group], against: str | None = None, digits: int = 2
         for data in datas:
             chosen = [g for g in groups if g.data == data and g.estimate(column).count]
             if chosen:
-                place = f"{chosen[0].words[0]}: " * (len(datas) > 1)
-                sentences += [place + one for one in _of_data(chosen, column, against, digits)]
+                prefix = f"{chosen[0].words[0]}: " * (len(datas) > 1)
+                sentences += [prefix + one for one in _of_data(chosen, column, against, digits)]
     return sentences
 
 
@@ -65,8 +65,8 @@ def _of_data(groups: Sequence[Group], column: str, against: str | None, digits: 
         _sentence(title, reference.title, apart[title], sign, f"+{form}", points)
         for title in order_of[:MOST]
     ]
-    more = f"The table compares {len(order_of) - MOST} more methods."
-    return [first, *others, *[more] * (len(order_of) > MOST)]
+    others_in_table = f"The table compares {len(order_of) - MOST} more methods."
+    return [first, *others, *[others_in_table] * (len(order_of) > MOST)]
 
 
 def _sentence(name: str, other: str, apart: Estimate, sign: int, form: str, points: str) -> str:

@@ -302,5 +302,5 @@ def _of_graphs(groups: Sequence[Group], drawn: Mapping[str, Look], number: str) 
 def named_point(x: Estimate, y: Estimate, name: str, look: Look, method: str = "") -> Line:
     """Return a point with its errors and its name."""
     x_band, band = (np.nan_to_num([one.shown]) for one in (x, y))
-    place = np.array([x.mean]), np.array([y.mean])
-    return Line(*place, band, name, look, method, x_band=x_band, points=(name,))
+    position = np.array([x.mean]), np.array([y.mean])
+    return Line(*position, band, name, look, method, x_band=x_band, points=(name,))

@@ -253,7 +253,7 @@ def _name_points(axes: Axes, lines: Sequence[Line], size: float) -> None:
             left, right, low, top = axes.transData.transform(bars) / points
             taken += [(*(left - 1), *(right + 1)), (*(low - 1), *(top + 1))]
     box = axes.bbox.x0 / points, axes.bbox.y0 / points, axes.bbox.x1 / points
-    for name, place, (x, y), line in named:
+    for name, position, (x, y), line in named:
         wide, gap = NARROW * size * len(name), 0.7 * size
         candidates = [
             (x + dx if dx > 0 else x - wide - gap if dx < 0 else x - wide / 2, y + dy - size / 2)
@@ -265,9 +265,9 @@ def _name_points(axes: Axes, lines: Sequence[Line], size: float) -> None:
         room = min(inside, key=lambda room: sum(_overlap(room, other) for other in taken))
         taken.append(room)
         axes.annotate(
-            name, place, xytext=(room[0] - x, room[1] + size / 2 - y), textcoords="offset points",
-            color=line.look.colour, va="center", annotation_clip=False, parse_math=False,
-            gid=_id(line, "tag"),
+            name, position, xytext=(room[0] - x, room[1] + size / 2 - y),
+            textcoords="offset points", color=line.look.colour, va="center",
+            annotation_clip=False, parse_math=False, gid=_id(line, "tag"),
         )  # fmt: skip
 
 

@@ -81,11 +81,11 @@ def page(
     summaries = {run.path: _summary(run) for run in runs}
     logs = {run.path: _log(run.path / "log.txt") for run in runs}
     differing, shared, usual = _settings(groups)
-    said = answers(groups, against)
+    sentences = answers(groups, against)
     return environment.get_template("page.html").render(
         title=_title(groups),
-        answers=said,
-        meaning=meaning(groups, said),
+        answers=sentences,
+        meaning=meaning(groups, sentences),
         style=(folder / "page.css").read_text(encoding="utf-8"),
         script=(folder / "page.js").read_text(encoding="utf-8"),
         groups=groups,

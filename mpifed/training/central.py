@@ -69,10 +69,11 @@ def central_scores(
     ids, counts, losses, hits, possible = map(np.concatenate, zip(*parts, strict=True))
     order = np.argsort(ids, kind="stable")
     order = order[counts[order] > 0]
-    share = hits[order].sum() / possible[order].sum() if loss.measure is not None else None
     mean = float((losses[order] * counts[order]).sum() / counts[order].sum())
-    measured = {"loss": mean, loss.measure: None if share is None else float(share), **pooled}
-    return {f"{PREFIX}{name}": value for name, value in measured.items() if name is not None}
+    measured: dict[str, float | None] = {"loss": mean, **pooled}
+    if loss.measure is not None:
+        measured[loss.measure] = float(hits[order].sum() / possible[order].sum())
+    return {f"{PREFIX}{name}": value for name, value in measured.items()}
 
 
 def shared_predictor(

@@ -55,7 +55,7 @@ class Stopping:
     """Evaluations after the best one."""
 
     @property
-    def kept(self) -> int | None:
+    def stored_round(self) -> int | None:
         """The round whose checkpoint is kept whatever its age."""
         return self.best_round if self.stores_best else None
 

@@ -212,8 +212,8 @@ def train(
                     f"the busiest rank trained {summary['imbalance']} times as long as the mean"
                 )
             ending: dict[str, Any] = {"stopped_by": engine.reason} if status == STOPPED_AT else {}
-            if engine.stopping is not None and engine.stopping.kept is not None:
-                ending["best_round"] = engine.stopping.kept
+            if engine.stopping is not None and engine.stopping.stored_round is not None:
+                ending["best_round"] = engine.stopping.stored_round
             recorder.finish({**summary, **ending, "versions": describe_versions()})
             count = f" ({len(lines)} warning{'s' * (len(lines) > 1)} in log.txt)" if lines else ""
             where, goes_on = status, ""

@@ -263,8 +263,15 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
+BOOSTS = {"how_do_i.md": 8, "running.md": 4, "data.md": 4, "evidence/": 0.3, "reference/": 0.2}
+"""How much a page counts in the search, by the begin of its name: answers come before code."""
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Leave out the marks of tests; turn links to files beside docs/ into those to their pages."""
+    for begin, boost in BOOSTS.items():
+        if page.file.src_uri.startswith(begin):
+            page.meta["search"] = {"boost": boost}
     for name, here in OUTSIDE.items():
         markdown = markdown.replace(f"](../{name})", f"]({here})")
     markdown = re.sub(r"^ *<!-- docs: .* -->\n", "", markdown, flags=re.MULTILINE)

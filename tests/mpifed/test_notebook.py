@@ -40,7 +40,7 @@ def test_the_package_has_its_public_names_alone_and_waits_for_torch():
     assert not names & {"Any", "os", "signal", "annotations", "AgreedInputError", "contextmanager"}
 
 
-@pytest.mark.parametrize("name", ["run", "load", "read", "arrays"])
+@pytest.mark.parametrize("name", ["run", "load", "read", "arrays", "frame"])
 def test_functions_have_true_signatures_types_and_documentation(name):
     function = getattr(mpifed, name)
     signature, hints = inspect.signature(function), typing.get_type_hints(function)
@@ -50,7 +50,8 @@ def test_functions_have_true_signatures_types_and_documentation(name):
     described = re.search(r"\nParameters\n-+\n(.*?)\n\n", text, re.DOTALL)[1]
     for each in signature.parameters.values():
         stars = {each.VAR_KEYWORD: "**", each.VAR_POSITIONAL: "*"}.get(each.kind, "")
-        assert re.search(rf"^{re.escape(stars + each.name)}\b", described, re.MULTILINE)
+        names = re.escape(stars + each.name)
+        assert re.search(rf"^(\S+, )*{names}(, \S+)*( : |$)", described, re.MULTILINE), each.name
     if name == "run":
         assert {"output", "resume", "topology", "ranks", "on_round"} <= {*named}
         assert issubclass(hints["return"], Result)

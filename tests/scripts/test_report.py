@@ -138,8 +138,8 @@ def test_consensus_stands_beside_what_was_predicted(
     write_run(tmp_path / "runs" / "c")
     assert run_command(["report", tmp_path / "runs", "--output", str(tmp_path / "report")]) == 0
     lines = (tmp_path / "report" / "table.md").read_text().splitlines()
-    assert "| synthetic-paper | D-FedEM | 0.19 | 1 | 0.81 | 0.7 | 2.547e-06 |" in lines
-    assert "| synthetic-paper | D-FedAvg | – | – | – | – | 4 |" in lines
+    assert "| synthetic-paper | D-FedEM | 0.1900 | 1 | 0.8100 | 0.7000 | 2.547e-06 |" in lines
+    assert "| synthetic-paper | D-FedAvg | – | – | – | – | 4.000e+00 |" in lines
     assert sum(line.startswith("| synthetic-paper | FedEM |") for line in lines) == 1
     assert any(re.search("local steps.*distance", line.lower()) for line in lines)
     with (tmp_path / "report" / "table.csv").open(newline="") as file:
@@ -231,8 +231,8 @@ def test_means_and_intervals_of_what_was_measured_stand_in_the_tables(runs: Path
     assert "| Data | Method | Seeds | Objective | Surrogate update | Rounds |" in text
     cells = [line.strip("| ").split(" | ")[:5] for line in text.splitlines() if "FedMM" in line]
     assert cells[:2] == [
-        ["synthetic-paper", "FedMM", "2", f"{1.5 + last:.4g} ± 6.4", "0.0625 ± 0"],
-        ["synthetic-paper", "FedMM-Θ", "2", f"{5 + last:.4g} ± 0", "0.0625 ± 0"],
+        ["synthetic-paper", "FedMM", "2", f"{1.5 + last:.3f} ± 6.353", "0.06250 ± 0.00000"],
+        ["synthetic-paper", "FedMM-Θ", "2", f"{5 + last:.3f} ± 0.000", "0.06250 ± 0.00000"],
     ]
     assert "Test accuracy" not in text
     first = found.rows()[0]
