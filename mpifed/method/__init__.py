@@ -12,7 +12,7 @@
 * what clients deploy: ``Predictor``, after fine-tuning by a ``local.tuner``
 * terms of the gradient: ``Proximal`` and ``Shift``; others derive from ``Adjustment``
 * several models, one minibatch: ``Coupling``, whose ``move`` gets a ``Minibatch``
-* what does not go together: is declared in ``requires``, a tuple of ``Requirement``, with ``Not``
+* what does not go together: declared in ``requires``, a tuple of ``Requirement``, with ``Not``
   and ``Only`` for some values
 
 Fields of the state are declared by ``mpifed.state``; bad options raise ``InputError`` of
