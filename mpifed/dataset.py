@@ -10,30 +10,27 @@ set derives from one of three classes.
     Samples of one source, which rank 0 reads, deals to the clients by a partition, and sends. It
     passes a function that returns a ``Source``: a ``Pool``, and what this is dealt by.
 
-================================  ==================================================================
-``Description``, ``Task``,        what every rank knows about a data set, and what is to be learnt;
-``ProblemDescription``            one that poses a problem beside its samples
-``Shards``, ``Split``,            samples of clients; the names of the splits; a split whose samples
-``SplitName``, ``SPLITS``,        are still to be written
-``empty_split``
-``alike``, ``parts_up_to``        the description of clients that are all of one size; clients in
-                                  parts of so many samples
-``archives``                      files, directories and archives: ``located``, ``contents``, ...
-``tables``                        a user's own samples, checked: ``Columns``, ``reader``, ...
-``preprocessing``,                what samples go through before models see them, for new ones:
-``Preprocessing``                 means, deviations, texts of columns; what a CSV file's cells are
-``tokens``                        texts as tokens: ``Tokeniser``, ``padded``, ...
-``cells``                         what the columns of a table are: ``columns_of``, ...
-``partitions``, ``kmeans``        rules by which samples are dealt, the types of their options, and
-                                  clusters of equal size
-``decoded``                       a PNG or JPEG picture as bytes
-``stream``, ``key``               randomness by a seed, a purpose, a round and a client
-``bits_at``, ``shuffles``         many such numbers, or orders, at once
-``Communicator``, ``agreed``      the ranks, and what one of them finds for all
-``check_memory``                  refuses what memory cannot hold
-``raise_if_stop_requested``,      called while files are read or samples drawn, by which a run can
-``step``                          end early, and is seen to go on
-================================  ==================================================================
+* ``Description``, ``Task``, ``ProblemDescription``: what every rank knows about a data set, and
+  what is to be learnt; one that poses a problem beside its samples
+* ``Shards``, ``Split``, ``SplitName``, ``SPLITS``, ``empty_split``: samples of clients; the names
+  of the splits; a split whose samples are still to be written
+* ``alike``, ``parts_up_to``: the description of clients that are all of one size; clients in
+  parts of so many samples
+* ``archives``: files, directories and archives: ``located``, ``contents``, ...
+* ``tables``: a user's own samples, checked: ``Columns``, ``reader``, ...
+* ``preprocessing``, ``Preprocessing``: what samples go through before models see them, for new
+  ones: means, deviations, texts of columns; what a CSV file's cells are
+* ``tokens``: texts as tokens: ``Tokeniser``, ``padded``, ...
+* ``cells``: what the columns of a table are: ``columns_of``, ...
+* ``partitions``, ``kmeans``: rules by which samples are dealt, the types of their options, and
+  clusters of equal size
+* ``decoded``: a PNG or JPEG picture as bytes
+* ``stream``, ``key``: randomness by a seed, a purpose, a round and a client
+* ``bits_at``, ``shuffles``: many such numbers, or orders, at once
+* ``Communicator``, ``agreed``: the ranks, and what one of them finds for all
+* ``check_memory``: refuses what memory cannot hold
+* ``raise_if_stop_requested``, ``step``: called while files are read or samples drawn, by which a
+  run can end early, and is seen to go on
 
 Examples
 --------

@@ -1,14 +1,11 @@
 """What parts that change messages are written with: the stable names for your own ones.
 
-======================================================= ==========================================
-a compressor derives from                               ``Compressor``
-a correction of gossip derives from                     ``Correction``
-an aggregator of a server derives from                  ``ByCoordinates`` or ``ByProducts``
-what comes before an aggregator derives from            ``PreAggregator``
-an attack derives from                                  ``Attack``, or ``Colluding`` if its clients
-                                                        know all updates
-a server optimizer derives from                         ``ServerOptimizer``
-======================================================= ==========================================
+* a compressor derives from: ``Compressor``
+* a correction of gossip derives from: ``Correction``
+* an aggregator of a server derives from: ``ByCoordinates`` or ``ByProducts``
+* what comes before an aggregator derives from: ``PreAggregator``
+* an attack derives from: ``Attack``, or ``Colluding`` if its clients know all updates
+* a server optimizer derives from: ``ServerOptimizer``
 
 Keyword-only parameters of a class are its options, checked by their annotations. A configuration
 names it ``package.module:Class``. What a class needs of other values is declared in ``requires``,

@@ -2,21 +2,18 @@
 
 ``mpifed new method NAME`` writes a method that uses them.
 
-=================================== ==============================================================
-what a method derives from          ``Algorithm``, as ``Algorithm[Channel]`` for any exchange,
-                                    ``Algorithm[ServerChannel]`` for a server, or
-                                    ``Algorithm[GossipChannel]`` where clients choose neighbours
-what it is given                    ``Clients``, also for sums over those of all ranks outside of
-                                    a round (``clients.total``); ``Draws``, its random numbers;
-                                    ``Exchange`` in ``init``, a channel in ``round``
-what it computes with               ``LocalSolver``, whose state is an ``OptimizerState``;
-                                    ``initial_models``
-what clients deploy                 ``Predictor``, after fine-tuning by a ``local.tuner``
-terms of the gradient               ``Proximal`` and ``Shift``; others derive from ``Adjustment``
-several models, one minibatch       ``Coupling``, whose ``move`` gets a ``Minibatch``
-what does not go together           is declared in ``requires``, a tuple of ``Requirement``, with
-                                    ``Not`` and ``Only`` for some values
-=================================== ==============================================================
+* what a method derives from: ``Algorithm``, as ``Algorithm[Channel]`` for any exchange,
+  ``Algorithm[ServerChannel]`` for a server, or ``Algorithm[GossipChannel]`` where clients choose
+  neighbours
+* what it is given: ``Clients``, also for sums over those of all ranks outside of a round
+  (``clients.total``); ``Draws``, its random numbers; ``Exchange`` in ``init``, a channel in
+  ``round``
+* what it computes with: ``LocalSolver``, whose state is an ``OptimizerState``; ``initial_models``
+* what clients deploy: ``Predictor``, after fine-tuning by a ``local.tuner``
+* terms of the gradient: ``Proximal`` and ``Shift``; others derive from ``Adjustment``
+* several models, one minibatch: ``Coupling``, whose ``move`` gets a ``Minibatch``
+* what does not go together: declared in ``requires``, a tuple of ``Requirement``, with ``Not``
+  and ``Only`` for some values
 
 Fields of the state are declared by ``mpifed.state``; bad options raise ``InputError`` of
 ``mpifed.errors``. Samples have the types of ``mpifed.dataset``; risks of models are in

@@ -11,8 +11,10 @@ import inspect
 import re
 import sys
 import typing
+import unicodedata
 from pathlib import Path
 
+from mpifed.cite import cited_by
 from mpifed.components.registry import find, written_from
 from mpifed.components.tables import (
     AGGREGATORS,
@@ -30,22 +32,31 @@ PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 
 HEAD = """# Methods
 
-Choose a method with `algorithm=NAME`. Its link has its equations,
-`mpifed run --list NAME` its options.
+Choose a method with `algorithm=NAME`. Its link has its equations, `mpifed run --list NAME` its
+options, and [papers](#papers) has the titles.
 `python scripts/pages/methods.py` writes this page from the code.
 
 * **exchange**: a server, gossip, or both; `-` for methods that send nothing.
 * **compression**: the compressors for its messages under a server (`any`, `unbiased`, `none`).
 * **unseen**: whether it serves clients that took no part in training.
 * **state**: whether a client keeps more than momentum or moments from round to round.
-* **also in**: which of thirteen public repositories have it too, by their files on
-  27 November 2026.
 * **†**: [written without the paper's text](#written-without-the-papers-text).
 
 FedYogi, FedAdagrad and FedAvgM are `fedavg` with
 [`server_optimizer=yogi`, `adagrad` and `momentum`](baselines/one_model.md#server-optimizers).
-
 """
+
+GROUPS = {
+    "One model for all clients": "fedavg fedadam fedprox scaffold feddyn fedpd fednova svrg moon "
+    "fedlt streaming_diloco qffl agnostic",
+    "One model by gossip": "kgt scaffnew d_admm",
+    "One model that each client adapts": "fedavg_ft maml fomaml reptile knn_per",
+    "A model of each client": "local ditto apfl pfedme l2gd l2sgd fedfomo fedala fedproto mocha",
+    "Parts of a model": "fedper fedrep fedbabu lg_fedavg fedbn fedpac fedrod fedrod_hyper pfeddst",
+    "Mixtures and clusters": "fedem fedgmm fedspd clustered ifca",
+    "Mixtures of a local optimum and a shared model": "flix dcgd diana scafflix",
+    "Surrogates and optimal transport": "fedmm fedmm_theta sa_ssmm fedmgs fedmm_ot",
+}
 
 # What other public code has as well, by the names of the files in its repository.
 ELSEWHERE = {
@@ -165,7 +176,7 @@ TEXTS = {
 
 # Sections by page, with the methods that they are about; "" is the whole page.
 PAGES = {
-    "fedem.md": {"": "fedem local fedavg fedavg_ft"},
+    "fedem.md": {"Equations": "fedem"},
     "decentralised.md": {"Methods that correct their own steps": "kgt scaffnew d_admm"},
     "baselines/mocha.md": {"": "mocha"},
     "baselines/clusters.md": {
@@ -175,6 +186,9 @@ PAGES = {
         "fedgmm": "fedgmm",
     },
     "baselines/one_model.md": {
+        "FedAvg": "fedavg fedavg_ft",
+        "Server optimizers": "fedadam",
+        "MAML and Reptile": "maml fomaml reptile",
         "FedProx": "fedprox",
         "SCAFFOLD": "scaffold",
         "FedDyn": "feddyn",
@@ -202,6 +216,7 @@ PAGES = {
         "Nearest neighbours: knn_per": "knn_per",
     },
     "baselines/personal_models.md": {
+        "Local": "local",
         "Ditto": "ditto",
         "pFedMe": "pfedme",
         "APFL": "apfl",
@@ -211,10 +226,19 @@ PAGES = {
 }
 # Where the papers of other methods are read.
 OTHER_PAGES = {
-    "flix.md": {"": "flix dcgd diana scafflix fomaml maml reptile"},
+    "flix.md": {"": "flix dcgd diana scafflix"},
     "fedmm.md": {"Methods": "fedmm fedmm_theta sa_ssmm fedmgs"},
-    "transport.md": {"Methods": "fedmm_ot fedadam"},
+    "transport.md": {"Methods": "fedmm_ot"},
 }
+
+ALSO = """
+## In other public code
+
+Which of thirteen public repositories have a method too, by their files on 27 November 2026.
+
+| repository | methods |
+| --- | --- |
+"""
 
 COMPONENTS = """
 ## Components of the exchange
@@ -229,6 +253,13 @@ DiLoCo is `fedavg` with `local.optimizer=adamw` and `server_optimizer=nesterov`,
 with `muon`, DFedSAM `local.sam_radius`. Other options, not looked for elsewhere: `exchange.when`,
 `exchange.gossip_steps`, `exchange.chebyshev`, `weights=by_size`, `model=gpt`, `model.adapter`
 (LoRA), and `privacy` by gossip.
+"""
+
+PAPERS = """
+## Papers
+
+| paper | title | methods |
+| --- | --- | --- |
 """
 
 # What stands in place of a paper, by the components' docstrings.
@@ -254,14 +285,16 @@ KINDS = {
 
 COLUMNS = (
     "method",
+    "paper",
     "learns",
     "a client sends",
     "exchange",
     "compression",
     "unseen",
     "state",
-    "also in",
 )
+
+ACCENTS = {"'": "\u0301", '"': "\u0308", "`": "\u0300", "v": "\u030c", "H": "\u030b"}
 
 
 def state_of(method: type[Algorithm]) -> type | None:
@@ -298,6 +331,28 @@ def elsewhere(name: str) -> list[str]:
     return [library for library, names in ELSEWHERE.items() if name in names.split()]
 
 
+def plain(text: str) -> str:
+    """Return text of BibTeX with its accents as letters and without braces."""
+    text = re.sub(
+        r"\{\\(['\"`vH])\{?(\w)\}?\}",
+        lambda found: unicodedata.normalize("NFC", found[2] + ACCENTS[found[1]]),
+        text,
+    )
+    return re.sub(r"[{}]", "", text)
+
+
+def paper(name: str) -> tuple[str, str]:
+    """Return the authors and the year of a method's paper, and its title."""
+    entry = cited_by("algorithm", name)[0]
+    fields = {
+        key: plain(value)
+        for key, value in re.findall(r"^  (\w+) = \{(.*)\},?$", entry, re.MULTILINE)
+    }
+    families = [author.partition(",")[0] for author in fields["author"].split(" and ")]
+    authors = " and ".join(families) if len(families) < 3 else f"{families[0]} et al."
+    return f"{authors.replace(' and others', ' et al.')} {fields['year']}", fields["title"]
+
+
 def place(name: str) -> str:
     """Return the page and heading that explain a method."""
     for page, sections in (PAGES | OTHER_PAGES).items():
@@ -316,21 +371,34 @@ def row(name: str) -> str:
     works = "-" if not method.communicates else "both" if len(allowed) == 2 else allowed[0]
     cells = [
         f"[`{name}`]({place(name)})" + "†" * bool(origin("algorithm", name)),
+        paper(name)[0],
         learns,
         sends,
         works,
         method.compressors if method.communicates else "-",
         "yes" if method.serves_unseen_clients() else "-",
         "yes" if set(kept(method)) - {"optimizer"} else "-",
-        ", ".join(elsewhere(name)) or "-",
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def text() -> str:
     """Return the page."""
-    rows = [row(name) for name in ALGORITHMS]
     head = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS)]
+    groups = [
+        "\n".join([f"\n## {group}\n", *head, *map(row, names.split())])
+        for group, names in GROUPS.items()
+    ]
+    also = [
+        f"| {library} | {', '.join(f'`{name}`' for name in ALGORITHMS if name in names.split())} |"
+        for library, names in ELSEWHERE.items()
+        if {*names.split()} & {*ALGORITHMS}
+    ]
+    by_paper: dict[str, list[str]] = {}
+    for name in ALGORITHMS:
+        authors, title = paper(name)
+        by_paper.setdefault(f"{authors} | {title}", []).append(f"`{name}`")
+    papers = [f"| {key} | {', '.join(names)} |" for key, names in sorted(by_paper.items())]
     kinds = []
     for kind, table in KINDS.items():
         found: dict[str, list[str]] = {"": []}
@@ -348,7 +416,15 @@ def text() -> str:
     }
     unread = [f"| `{name}` | {origin} |" for name, origin in sources.items() if origin]
     without_paper = WITHOUT_PAPER + "\n".join(unread)
-    parts = [*head, *rows, COMPONENTS + "\n".join(kinds), DIFFER, OPTIONS.rstrip(), without_paper]
+    parts = [
+        *groups,
+        COMPONENTS + "\n".join(kinds),
+        DIFFER,
+        OPTIONS.rstrip(),
+        PAPERS + "\n".join(papers),
+        without_paper,
+        ALSO + "\n".join(also),
+    ]
     return HEAD + "\n".join(parts) + "\n"
 
 

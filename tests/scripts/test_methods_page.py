@@ -61,6 +61,25 @@ def test_a_page_says_where_paper_and_code_differ(page, heading, method):
     assert "paper and code" in text.lower()
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedavg_ft", "local", "fedem", "fedadam", "maml"])
+def test_a_method_leads_to_its_equations(method):
+    page, _, anchor = SCRIPT["place"](method).partition("#")
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    sections = re.split(r"^#+ (.*)\n", text, flags=re.MULTILINE)
+    section = dict(zip(sections[1::2], sections[2::2], strict=True))
+    (heading,) = [each for each in section if each.lower().replace(" ", "-") == anchor]
+    assert "$$" in section[heading]
+
+
+def test_every_method_is_in_one_group_with_its_paper_and_year():
+    names = [name for names in SCRIPT["GROUPS"].values() for name in names.split()]
+    assert sorted(names) == sorted(SCRIPT["ALGORITHMS"])
+    for name in names:
+        authors, title = SCRIPT["paper"](name)
+        assert re.fullmatch(r"[^{}\\]+ (19|20)\d\d", authors) and len(title.split()) > 2
+    assert SCRIPT["paper"]("fedlt")[0] == "Bastianello et al. 2024"
+
+
 def test_the_pages_of_options_are_up_to_date():
     script = runpy.run_path(str(ROOT / "scripts" / "pages" / "configuration.py"))
     for name, text in script["PAGES"].items():

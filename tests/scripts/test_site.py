@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+import mpifed
+
 ROOT = Path(__file__).parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -66,7 +68,18 @@ def test_no_page_asks_a_network(site):
 def test_marks_of_tests_and_formulas_are_not_shown(site):
     for page in site.rglob("*.html"):
         assert "docs: run" not in page.read_text(encoding="utf-8"), page
-    assert "<math" in (site / "notebooks" / "decentralised.html").read_text(encoding="utf-8")
+    pages = ["notebooks/decentralised", "baselines/one_model", "baselines/clusters", "fedem"]
+    for page in pages:
+        text = (site / f"{page}.html").read_text(encoding="utf-8")
+        assert "<math" in text and "$$" not in text and "\\leftarrow" not in text
+
+
+def test_a_formula_at_the_begin_of_a_line_stays_in_its_sentence(site):
+    text = (site / "notebooks" / "decentralised.html").read_text(encoding="utf-8")
+    sentence = text[
+        text.index("shrinks in each round by") : text.index("second largest eigenvalue")
+    ]
+    assert "<math" in sentence and "</p>" not in sentence
 
 
 @pytest.fixture
@@ -98,17 +111,76 @@ def is_remote(request: Any) -> bool:
     return not request.url.startswith(("file:", "data:", "about:", "blob:"))
 
 
+QUESTIONS = {
+    "ten seeds": "run-ten-seeds",
+    "Ctrl-C": "stop-with-ctrl-c-and-resume",
+    "learning rate": "choose-the-learning-rate-on-validation-data",
+    "missing values": "treat-missing-values",
+    "AUC": "report-auc-f1-or-balanced-accuracy",
+    "onnx": "export-to-onnx",
+}
+
+
 def test_search_works_without_a_server_and_leads_to_the_answer(opened):
-    opened.click("input.md-search__input")
-    opened.keyboard.type("ten seeds")
-    first = opened.locator("a.md-search-result__link").first
-    first.wait_for()
-    first.click()
-    opened.wait_for_url("**/how_do_i.html*")
-    assert "range(10)" in opened.inner_text("article")
+    for words, section in QUESTIONS.items():
+        opened.click("input.md-search__input")
+        opened.keyboard.type(words)
+        links = opened.locator("a.md-search-result__link")
+        answer = opened.locator(f"a.md-search-result__link[href$='#{section}']")
+        answer.first.wait_for(state="attached")
+        assert "how_do_i.html" in links.first.get_attribute("href")
+        opened.keyboard.press("Escape")
+        opened.reload()
 
 
 def test_a_question_is_answered_within_three_clicks(opened):
     opened.locator("nav.md-tabs a", has_text="How-to").click()
-    opened.locator("nav.md-nav--secondary a:visible", has_text="Resume").click()
-    opened.wait_for_url("**/how_do_i.html#resume")
+    opened.locator("nav.md-nav--secondary a:visible", has_text="resume").click()
+    opened.wait_for_url("**/how_do_i.html#stop-with-ctrl-c-and-resume")
+
+
+def test_the_start_has_three_cards_with_pictures(opened):
+    cards = opened.locator(".grid.cards > ul > li")
+    assert cards.count() == 3
+    for card in cards.all():
+        assert card.locator("img").evaluate("picture => picture.naturalWidth") > 100
+        assert card.locator("a").count() >= 2
+
+
+@pytest.mark.parametrize("page", ["how_do_i", "methods", "configuration", "notebooks/first_study"])
+def test_code_and_tables_fit_and_copying_covers_no_text(opened, site, page):
+    opened.goto((site / f"{page}.html").as_uri())
+    excess = "nodes => Math.max(0, ...nodes.map(node => node.scrollWidth - node.clientWidth))"
+    assert opened.eval_on_selector_all(".highlight pre > code", excess) == 0
+    assert opened.eval_on_selector_all(".md-typeset__scrollwrap", excess) < 30  # its margins
+    opened.set_viewport_size({"width": 400, "height": 900})
+    assert opened.evaluate("document.documentElement.scrollWidth") == 400
+    covered = """blocks => blocks.filter(block => {
+        const button = block.querySelector('button');
+        return button && button.getBoundingClientRect().left
+            < block.querySelector('code').getBoundingClientRect().right;
+    }).length"""
+    assert opened.eval_on_selector_all(".highlight pre", covered) == 0
+
+
+def test_pictures_are_dark_in_the_dark_scheme(opened):
+    style = "picture => getComputedStyle(picture).filter"
+    picture = opened.locator("article img").first
+    assert picture.evaluate(style) == "none"
+    opened.locator("form[data-md-component=palette] label:visible").click()
+    assert "invert" in picture.evaluate(style)
+
+
+def test_menus_have_the_words_that_are_looked_for(opened):
+    menu = opened.locator("nav.md-nav--primary a:visible").all_inner_texts()
+    assert {"Features", "Gallery", "Stability", "Use from scripts"} <= {
+        each.strip() for each in menu
+    }
+
+
+def test_the_python_reference_says_what_each_name_does(site):
+    text = (site / "reference" / "mpifed.html").read_text(encoding="utf-8")
+    text = re.sub(r"<[^>]+>", "", text)
+    for name in ("arrays", "frame", "load", "read", "run"):
+        summary = (inspect.getdoc(getattr(mpifed, name)) or "").splitlines()[0]
+        assert f"mpifed.{name}" in text and summary.replace("`", "") in text, name

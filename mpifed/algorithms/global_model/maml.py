@@ -193,7 +193,7 @@ def parted(
 
 
 class Fomaml(MetaLearner):
-    """First-order MAML: the gradient at the adapted model, taken for that of the shared one.
+    """First-order MAML (Finn et al. 2017): the gradient at the adapted model.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ class Fomaml(MetaLearner):
 
 
 class Maml(MetaLearner):
-    """Exact MAML, with the Hessians of all inner steps: for small models.
+    """Exact MAML (Finn et al. 2017), with the Hessians of all inner steps: for small models.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ class Maml(MetaLearner):
 
 
 class Reptile(MetaLearner):
-    """Reptile: the shared model moves towards the mean of the adapted ones.
+    """Reptile (Nichol et al. 2018): the shared model moves towards the mean of the adapted ones.
 
     Parameters
     ----------
