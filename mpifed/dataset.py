@@ -20,6 +20,9 @@ set derives from one of three classes.
                                   parts of so many samples
 ``archives``                      files, directories and archives: ``located``, ``contents``, ...
 ``tables``                        a user's own samples, checked: ``Columns``, ``reader``, ...
+``preprocessing``,                what samples go through before models see them, for new ones:
+``Preprocessing``                 means, deviations, texts of columns; what a CSV file's cells are
+``tokens``                        texts as tokens: ``Tokeniser``, ``padded``, ...
 ``cells``                         what the columns of a table are: ``columns_of``, ...
 ``partitions``, ``kmeans``        rules by which samples are dealt, the types of their options, and
                                   clusters of equal size
@@ -55,7 +58,7 @@ Clients with a slope of their own:
 
 from __future__ import annotations
 
-from mpifed.data import archives, cells, kmeans, partitions, tables
+from mpifed.data import archives, cells, kmeans, partitions, preprocessing, tables, tokens
 from mpifed.data.base import (
     SPLITS,
     Dataset,
@@ -73,6 +76,7 @@ from mpifed.data.base import (
 )
 from mpifed.data.images import decoded
 from mpifed.data.partitioned import Pool, PooledDataset, Source
+from mpifed.data.preprocessing import Preprocessing
 from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import bits_at, key, shuffles, stream
@@ -86,6 +90,7 @@ __all__ = [
     "GeneratedDataset",
     "Pool",
     "PooledDataset",
+    "Preprocessing",
     "ProblemDescription",
     "Shards",
     "Source",
@@ -104,9 +109,11 @@ __all__ = [
     "kmeans",
     "partitions",
     "parts_up_to",
+    "preprocessing",
     "raise_if_stop_requested",
     "shuffles",
     "step",
     "stream",
     "tables",
+    "tokens",
 ]

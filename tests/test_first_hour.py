@@ -282,6 +282,49 @@ def test_student_13_one_test_set_as_papers_on_one_model_have(typed):
     assert "local" in refused.err and "share" in refused.err
 
 
+def test_student_14_a_new_patient(patients):
+    trained = mpifed.load(patients)
+    new = pd.DataFrame({"sex": ["F", "M"], "age": [63, 21]})  # in another order, without an id
+    new.to_csv("new.csv", index=False)
+    said, p = trained.predict("new.csv"), trained.predict(new, probabilities=True)
+    assert set(said) <= {"no", "yes"} and p.shape == (2, 2)
+    assert np.array_equal(said, np.array(trained.class_names)[p.argmax(1)])
+    assert np.array_equal(said, trained.predict(new)) and trained.encode(new).shape == (2, 3)
+    assert set(trained.predict("patients.csv", client="Oslo")) == {"no", "yes"}
+    with pytest.raises(ValueError, match="'X' in column 'sex'"):
+        trained.predict({"age": 63, "sex": "X"})
+
+
+def test_student_15_a_csv_is_standardised_whatever_the_model(patients, typed):
+    words = "data=patients.csv data.label=ill data.client=hospital data.drop=[id] rounds=5"
+    typed(f"mpifed run {words} model=linear --output runs/linear")
+    assert digest("runs/linear") == digest(patients)
+    for run in ("runs/linear", patients):
+        assert "numbers are standardised" in (Path(run) / "log.txt").read_text(encoding="utf-8")
+    typed(f"mpifed run {words} data.standardise=false --output runs/raw")
+    assert "not standardised" in Path("runs/raw/log.txt").read_text(encoding="utf-8")
+    assert digest("runs/raw") != digest("runs/linear")
+
+
+def test_student_16_texts_of_unequal_length_with_labels(typed):
+    lines = ["review,stars,site"]
+    for k in range(120):
+        words = "good fine" if k % 2 else "bad awful dull"
+        lines.append(f'"{words}, {"really " * (k % 7)}",{"up" if k % 2 else "down"},{k % 3}')
+    Path("reviews.csv").write_text("\n".join(lines))
+    words = (
+        "data.path=reviews.csv data.features=review data.label=stars data.client=site local.lr=1"
+    )
+    typed(f"mpifed run data=labelled_texts {words} rounds=8 --output runs/bag")
+    typed(f"mpifed run data=labelled_texts {words} model=gru rounds=8 --output runs/gru")
+    for run in ("runs/bag", "runs/gru"):
+        assert summary_of(Path(run))["test_accuracy"] > 0.9
+        assert mpifed.load(run).predict(["Good fine, really", "bad dull,"]).tolist() == [
+            "up",
+            "down",
+        ]
+
+
 # An administrator.
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from mpifed.checkpoint.integrity import BLOCK, FORMAT
 from mpifed.data.base import Description
+from mpifed.data.preprocessing import preprocessing_from
 from mpifed.io.hdf5 import check_size
 from mpifed.results.configurations import check_stored
 from mpifed.results.results import check_metrics, line_of
@@ -66,8 +67,17 @@ def _describe(file: h5py.File, meta: Meta) -> None:
         _store_data(group, meta.data)
     if meta.simulated is not None:
         group["simulated"] = meta.simulated
-    content = np.frombuffer(meta.metrics.encode(), np.uint8)
-    file.create_dataset("metrics/csv", data=content, chunks=content.shape, compression="gzip")
+    _store_text(file, "metrics/csv", meta.metrics)
+
+
+def _store_text(group: h5py.Group, name: str, text: str) -> None:
+    content = np.frombuffer(text.encode(), np.uint8)
+    group.create_dataset(name, data=content, chunks=content.shape, compression="gzip")
+
+
+def _stored_text(data: h5py.Dataset) -> str:
+    check_size(data)
+    return bytes(data[()]).decode()
 
 
 def read_description(file: h5py.File) -> Meta:
@@ -103,8 +113,7 @@ def _metrics(group: h5py.Group) -> str:
     if "rows" in group:  # of earlier versions: a table of texts
         lines = [stored_array(group["columns"]), *stored_array(group["rows"])]
         return "".join(line_of(list(map(str, line))) for line in lines)
-    check_size(group["csv"])
-    return bytes(group["csv"][()]).decode()
+    return _stored_text(group["csv"])
 
 
 def _store_data(meta: h5py.Group, data: Description) -> None:
@@ -119,6 +128,8 @@ def _store_data(meta: h5py.Group, data: Description) -> None:
         counts = getattr(data, name)
         if counts is not None:
             group[name] = np.asarray(counts, np.int64)
+    if data.preprocessing is not None:
+        _store_text(group, "preprocessing", data.preprocessing.text)
 
 
 def _read_data(group: h5py.Group) -> Description:
@@ -133,6 +144,9 @@ def _read_data(group: h5py.Group) -> Description:
         **counts,
         **names,
         task=attributes["task"],
+        preprocessing=preprocessing_from(_stored_text(group["preprocessing"]))
+        if "preprocessing" in group
+        else None,
     )
 
 

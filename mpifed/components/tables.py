@@ -85,6 +85,7 @@ DATASETS = {
     "npz": "mpifed.data.sources.own_files:Npz",
     "csv": "mpifed.data.sources.own_files:Csv",
     "parquet": "mpifed.data.sources.own_files:Parquet",
+    "labelled_texts": "mpifed.data.sources.labelled_texts:LabelledTexts",
     "image_folder": "mpifed.data.sources.image_folder:ImageFolder",
     "federated": "mpifed.data.federated_file:FederatedFile",
     "libsvm": "mpifed.data.sources.libsvm:LibSvm",
@@ -105,12 +106,14 @@ OWN_DATA: dict[str, tuple[str, ...]] = {
     "parquet": (".parquet",),
     "image_folder": (".png", ".jpg", ".jpeg"),
     "arrays": (),
+    "labelled_texts": (),
 }
 # Those of them that read directories of such files.
 IN_DIRECTORIES = ("csv", "npz", "parquet", "image_folder")
-# The option that takes the file, where it is not ``path``; and options where only data are named.
+# The option that takes the file, where it is not ``path``.
 FILE_OPTIONS = {"parquet": "raw"}
-ALONE = {"csv": {"standardise": True}}
+# The model where only such data are named.
+MODELS_OF_DATA = {"labelled_texts": "bag_of_words"}
 MODELS = {
     "linear": "mpifed.models.linear:linear",
     "mlp": "mpifed.models.mlp:mlp",
@@ -121,6 +124,8 @@ MODELS = {
     "resnet18": "mpifed.models.resnet:resnet18",
     "resnet34": "mpifed.models.resnet:resnet34",
     "lstm": "mpifed.models.lstm:lstm",
+    "gru": "mpifed.models.gru:gru",
+    "bag_of_words": "mpifed.models.bag_of_words:bag_of_words",
     "gpt": "mpifed.models.gpt:gpt",
     "icnn": "mpifed.models.icnn:icnn",
     "none": "mpifed.models.base:none",

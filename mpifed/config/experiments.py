@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.components.registry import find, named, without_module
-from mpifed.components.tables import ALONE, DATASETS, FILE_OPTIONS, IN_DIRECTORIES, OWN_DATA
+from mpifed.components.tables import (
+    DATASETS,
+    FILE_OPTIONS,
+    IN_DIRECTORIES,
+    MODELS_OF_DATA,
+    OWN_DATA,
+)
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import parse_value, read_yaml
 from topologies.errors import excerpt
@@ -106,8 +112,8 @@ def experiment_for_own(overrides: Mapping[str, Any]) -> dict[str, Any] | None:
     experiment["experiment"] = file_name[: len(file_name) - len(ending)]
     if data in OWN_DATA:
         experiment["clients"] = "data"
-    if data in ALONE and "model" not in mapping:
-        experiment["data"] = {"name": data, **ALONE[data]}
+    if data in MODELS_OF_DATA and "model" not in mapping:
+        experiment["model"] = MODELS_OF_DATA[data]
     return experiment
 
 

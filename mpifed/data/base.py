@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
+from mpifed.data.preprocessing import Preprocessing
 from mpifed.errors import InputError, RunError, StopRequested
 from mpifed.mpi.communicator import Communicator
 from mpifed.watchdog import heartbeat
@@ -55,14 +56,16 @@ class Description:
         Samples of each client, int64 (n_clients,).
     task : {'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
         What is to be learnt; it sets the shape and the type of targets, see ``Split``.
-    class_names : tuple of str
-        Names of the labels, where the source has them; else empty. Those of a text are characters.
+    class_names, client_names : tuple of str
+        Names of the labels and of the clients, in their order, where the source has them; else
+        empty. Labels of a text are characters.
     label_counts : ndarray or None
         How often each label occurs among the training targets of all clients, int64 (n_classes,),
         before ``evaluation.validation_fraction`` holds any out. None where the source does not
         count them.
-    client_names : tuple of str
-        Names of the clients, in their order, where the source has them; else empty.
+    preprocessing : Preprocessing or None
+        What makes inputs of new samples; inputs are samples as they are without it. None where an
+        earlier version did not record it.
 
     Examples
     --------
@@ -82,11 +85,17 @@ class Description:
     class_names: tuple[str, ...] = ()
     label_counts: np.ndarray | None = None
     client_names: tuple[str, ...] = ()
+    preprocessing: Preprocessing | None = Preprocessing()
 
     @property
     def n_clients(self) -> int:
         """Number of clients."""
         return len(self.n_train)
+
+    @property
+    def n_tokens(self) -> int | None:
+        """What tokens of texts are below, of which 0 is padding; None where inputs are others."""
+        return None if self.preprocessing is None else self.preprocessing.n_tokens
 
     @property
     def n_samples(self) -> np.ndarray:

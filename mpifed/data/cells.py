@@ -12,11 +12,10 @@ from typing import Any, Literal
 import numpy as np
 
 from mpifed.data.archives import FileOfClient
+from mpifed.data.preprocessing import MISSING, NUMBERS, Preprocessing
 from mpifed.data.tables import Columns, check_columns
 from mpifed.errors import InputError, one_line
 
-# Cells without a value.
-MISSING = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
 Missing = Literal["refuse", "drop", "mean"]
 
 # What reads such texts as names.
@@ -24,15 +23,6 @@ KEEPS = "data.missing_values=[] keeps it as a text"
 
 # Options that name columns which are not read as texts.
 AS_THEY_ARE = ("features", "drop")
-
-# What pandas reads as a number, by what is before the decimals. Python's own int and float also
-# take 1_11, which is 111 to them.
-NUMBERS = {
-    decimal: re.compile(
-        rf"[+-]?((\d+{mark}?\d*|{mark}\d+)(e[+-]?\d+)?|inf(inity)?)", re.ASCII | re.IGNORECASE
-    )
-    for decimal, mark in (("point", r"\."), ("comma", ","))
-}
 
 # Faults that one message names, texts of a column that become columns, those that are remarked
 # upon, and rows of which different values look like an id.
@@ -97,8 +87,12 @@ def columns_of(
     x, input_remarks = _inputs(frame[complete][inputs], numbers, texts)
     return Columns(
         *(x, typed.get("label"), typed.get("client"), typed.get("test")),
-        numbers=numbers,
-        has_gaps=bool(np.isnan(x).any()),
+        preprocessing=Preprocessing(
+            tuple(dict.fromkeys(inputs)),
+            {name: tuple(sorted(set(frame[complete][name].dropna()))) for name in texts},
+            *(missing, missing_values, options.get("delimiter"), decimal),
+            encoding=options.get("encoding", "utf-8"),
+        ),
         remarks=(*input_remarks, *remarks),
     )
 
@@ -259,7 +253,8 @@ def _texts(
         elif cells.nunique() > MOST_TEXTS:
             faults.append(
                 f"column '{name}' has {cells.nunique()} different texts, and at most {MOST_TEXTS} "
-                f"become columns (data.drop=[{name}] leaves it out)"
+                f"become columns (data.drop=[{name}] leaves it out, data.name=labelled_texts reads "
+                "texts)"
             )
     return texts, faults
 

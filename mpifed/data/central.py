@@ -116,3 +116,12 @@ def check_alike(central: Description, description: Description, path: Path) -> N
                 f"evaluation.central is '{path}', whose {name} is {theirs}, but that of "
                 f"'{description.source}' is {ours}"
             )
+    of_file, of_data = central.preprocessing, description.preprocessing
+    if of_file is None or of_data is None or not of_file.columns:
+        return
+    if not of_file.encodes_as(of_data):
+        raise InputError(
+            f"evaluation.central is '{path}', whose samples were standardised or encoded otherwise "
+            f"than those of '{description.source}'; data.standardise=false, and mpifed data csv "
+            "--standardise false for the file, leave both as they are"
+        )

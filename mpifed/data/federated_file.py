@@ -30,6 +30,7 @@ from mpifed.data.base import (
     check_texts,
     empty_split,
 )
+from mpifed.data.preprocessing import Preprocessing, preprocessing_from
 from mpifed.errors import InputError, RunError, closest, one_line
 from mpifed.io import hdf5
 from mpifed.io.atomic import replacing
@@ -45,6 +46,7 @@ BLOCK = 256 << 20
 STORED = ("uint8", *TOKEN_TYPES, "float32", "float64")
 # Every whole number up to it is one of float64.
 LARGEST_DIVISOR = 2**53 - 1
+AS_THEY_ARE = Preprocessing().text
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,7 @@ def _contents(file: h5py.File) -> Contents:
         class_names=_names(file, "class_names", n_classes),
         label_counts=_label_counts(file, n_classes),
         client_names=_names(file, "client_names", len(n_train)),
+        preprocessing=_preprocessing(file),
     )
     partition, seed = _attribute(file, "partition", str), _attribute(file, "seed", int)
     return Contents(description, partition, seed, stored, divisor)
@@ -195,6 +198,12 @@ def _names(file: h5py.File, what: str, count: int) -> tuple[str, ...]:
         raise ValueError(f"/{what} is not a list of {count} texts in JSON, as bytes")
     check_texts(names, f"'{file.filename}' cannot be read: a name in /{what}")
     return tuple(names)
+
+
+def _preprocessing(file: h5py.File) -> Preprocessing:
+    if "preprocessing" not in file:
+        return Preprocessing()
+    return preprocessing_from(hdf5.all_values(_dataset(file, "preprocessing")).tobytes().decode())
 
 
 def _label_counts(file: h5py.File, n_classes: int) -> np.ndarray | None:
@@ -292,6 +301,9 @@ def _lay_out(file: h5py.File, contents: Contents, options: Mapping[str, Any]) ->
         if getattr(description, what):
             names = json.dumps(getattr(description, what)).encode()
             file.create_dataset(what, data=np.frombuffer(names, np.uint8))
+    if description.preprocessing is not None and description.preprocessing.text != AS_THEY_ARE:
+        text = description.preprocessing.text.encode()
+        file.create_dataset("preprocessing", data=np.frombuffer(text, np.uint8))
     if description.label_counts is not None:
         file.create_dataset("label_counts", data=description.label_counts, dtype=np.int64)
     for split in SPLITS:

@@ -26,6 +26,7 @@ from mpifed.data.containers import (
 )
 from mpifed.data.partitioned import PooledDataset
 from mpifed.data.partitions import Choose, GroupedName, Parts
+from mpifed.data.preprocessing import Preprocessing
 from mpifed.data.tables import (
     Columns,
     Divisor,
@@ -276,7 +277,7 @@ def digest_of(columns: Columns) -> str:
         digest.update(f"{column.dtype.newbyteorder('<').str}{column.shape};".encode())
         stored = np.ascontiguousarray(column, column.dtype.newbyteorder("<"))
         digest.update(stored.reshape(-1).view(np.uint8).data)
-    described = (columns.class_names, columns.numbers, columns.has_gaps)
-    if described != ((), None, False):
+    described = columns.class_names, columns.preprocessing.text
+    if described != ((), Preprocessing().text):
         digest.update(repr(described).encode())
     return digest.hexdigest()

@@ -43,6 +43,7 @@ from mpifed.data.partitions import (
     split_in_order,
 )
 from mpifed.data.partitions import partition as deal_by
+from mpifed.data.preprocessing import Preprocessing
 from mpifed.errors import InputError, one_line
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
@@ -70,6 +71,8 @@ class Pool:
         A sample is x over this number.
     is_text : bool
         Whether samples are of texts, which keep their order and whose labels are counted.
+    preprocessing : Preprocessing
+        As in ``Description``.
     remarks : tuple of str
         Lines for the log.
     """
@@ -85,6 +88,7 @@ class Pool:
     client_names: tuple[str, ...] = ()
     label_counts: np.ndarray | None = None
     is_text: bool = False
+    preprocessing: Preprocessing = Preprocessing()
     remarks: tuple[str, ...] = ()
 
 
@@ -107,7 +111,7 @@ class Source:
     names : tuple of str
         Names of the owners.
     fit : callable or None
-        Makes x of all samples from the rows that train.
+        Makes x of all samples from the rows that train, and what makes it of new ones.
     shard_rows : sequence or None
         The rows of each client's splits where the source deals its samples itself; the options of
         ``PooledDataset`` but ``seed`` and rotations then mean nothing.
@@ -119,7 +123,7 @@ class Source:
     coarse: np.ndarray | None = None
     is_test: np.ndarray | None = None
     names: tuple[str, ...] = ()
-    fit: Callable[[np.ndarray], np.ndarray] | None = None
+    fit: Callable[[np.ndarray], tuple[np.ndarray, Preprocessing]] | None = None
     shard_rows: ShardRows | None = None
 
 
@@ -253,6 +257,7 @@ class PooledDataset(Dataset):
             class_names=pool.class_names,
             label_counts=pool.label_counts,
             client_names=pool.client_names,
+            preprocessing=pool.preprocessing,
         )
 
     def hold_out_published(self, file: Path | None = None) -> Dataset | None:
@@ -410,8 +415,9 @@ def fitted(source: Source, shard_rows: ShardRows) -> Source:
     """Return a source whose x is fitted to the samples that train, where it is to be."""
     if source.fit is None:
         return source
-    x = source.fit(np.concatenate([train for train, *_ in shard_rows]))
-    return replace(source, pieces=lambda: [x], fit=None)
+    x, preprocessing = source.fit(np.concatenate([train for train, *_ in shard_rows]))
+    pool = replace(source.pool, preprocessing=preprocessing)
+    return replace(source, pool=pool, pieces=lambda: [x], fit=None)
 
 
 def keys_of(source: Source, name: str) -> np.ndarray:

@@ -341,7 +341,7 @@ def dirichlet(
             f"clients must be {enough.sum()}"
         )
     shares = deal(labels, classes, counts, rng)
-    return [share for share, kept in zip(shares, enough, strict=True) if kept]
+    return [share for share, is_large in zip(shares, enough, strict=True) if is_large]
 
 
 def balanced_dirichlet(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +16,7 @@ from mpifed.data.archives import PARTS
 from mpifed.data.base import Task, check_texts
 from mpifed.data.partitioned import Pool, Source
 from mpifed.data.partitions import share_of
+from mpifed.data.preprocessing import Preprocessing
 from mpifed.errors import InputError, closest, one_line
 
 # Whole numbers are guessed to be labels where so many at most are different, and stay what they
@@ -24,6 +25,9 @@ MOST_GUESSED, MOST_LABELS = 1000, 1 << 20
 
 # Clients to which samples without a source are dealt under ``clients=data``.
 DEALT = 10
+
+# A column that is wider, zero included, makes steps of the usual learning rates too long.
+WIDE = 100.0
 
 # Above it not all whole numbers are numbers of double precision.
 MOST_EXACT = 2.0**53
@@ -40,8 +44,8 @@ Targets = tuple[Task, np.ndarray, int, tuple[str, ...]]
 class Columns:
     """Samples, one a row.
 
-    ``numbers`` names the first columns of x, the others being 0 or 1; None where all are numbers.
-    Where ``has_gaps`` is true, NaN in x is a value that is missing.
+    ``preprocessing`` is what made x of a table, whose numbers come first, the other columns being 0
+    or 1. Where it fills in means, NaN in x is a value that is missing.
     """
 
     x: np.ndarray
@@ -50,9 +54,13 @@ class Columns:
     is_test: np.ndarray | None = None
     class_names: tuple[str, ...] = ()
     divisor: int | None = None
-    numbers: tuple[str, ...] | None = None
-    has_gaps: bool = False
+    preprocessing: Preprocessing = Preprocessing()
     remarks: tuple[str, ...] = ()
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether values may be missing."""
+        return self.preprocessing.missing == "mean"
 
 
 class OwnSamples:
@@ -72,7 +80,7 @@ class OwnSamples:
         parquet files, else 1.
     standardise : bool
         Whether inputs that are numbers get mean 0 and standard deviation 1 over the training
-        samples of all clients together.
+        samples of all clients together; those of tables (``csv``) do unless it is false.
     """
 
 
@@ -145,11 +153,13 @@ def source_of(
 ) -> Source:
     """Return checked columns as a source."""
     divisor, fit = divisor or columns.divisor, None
-    x = _inputs(columns.x, columns.has_gaps)
+    is_text = columns.preprocessing.tokeniser is not None
+    x = columns.x if is_text else _inputs(columns.x, columns.has_gaps)
+    preprocessing = replace(columns.preprocessing, divisor=divisor or 1)
+    scaled = () if is_text else _about_scale(x, columns, divisor, standardise)
     if standardise or columns.has_gaps:
         x, divisor = x.astype(np.float64) / (divisor or 1), 1
-        fit = partial(fitted, x, columns.numbers, standardise)
-    scaled = ("inputs that are numbers are standardised (data.standardise)",) * standardise
+        fit = partial(fitted, x, preprocessing, standardise)
     for column, what in (
         (columns.y, "targets"),
         (columns.client, "clients"),
@@ -166,14 +176,10 @@ def source_of(
         if is_test.ndim != 1 or not np.isin(is_test, (0, 1)).all():
             raise InputError("marks of test samples must be 0 or 1, one for each sample")
         is_test = is_test.astype(bool)
-    if divisor is None and x.dtype == np.uint8 and x.max() > 1:
-        remarks += (
-            f"x holds bytes up to {x.max()}, which models see as they are; data.divisor=255 makes "
-            "numbers in [0, 1] of pictures, data.divisor=1 says that this is meant",
-        )
     pool = Pool(
         *(name, values, n_classes, x.shape[1:], x.dtype.name, divisor or 1),
         *(task_of_targets, class_names),
+        preprocessing=preprocessing,
         remarks=(*columns.remarks, *scaled, *remarks),
     )
     client_names = tuple(map(str, names.tolist()))
@@ -183,24 +189,57 @@ def source_of(
 
 
 def fitted(
-    x: np.ndarray, numbers: tuple[str, ...] | None, standardise: bool, train: np.ndarray
-) -> np.ndarray:
+    x: np.ndarray, preprocessing: Preprocessing, standardise: bool, train: np.ndarray
+) -> tuple[np.ndarray, Preprocessing]:
     """Return x (samples, ...) with numbers that are missing (NaN) replaced by their mean over the
-    samples ``train``, and standardised by these; others are as they are.
+    samples ``train``, and standardised by these, others as they are; and what does so again.
     """
-    n = x.shape[1] if numbers is None else len(numbers)
-    numeric = x[:, :n]
-    is_present = np.isfinite(numeric)
-    if numbers is not None and not is_present.all():
-        empty = ~is_present[train].any(axis=0)
+    n = len(preprocessing.numbers) if preprocessing.columns else x.shape[1]
+    numbers = x[:, :n]
+    if preprocessing.missing == "mean":
+        empty = ~np.isfinite(numbers[train]).any(axis=0)
         if empty.any():
-            name = one_line(numbers[empty.argmax()], 60)
+            name = one_line(preprocessing.numbers[empty.argmax()], 60)
             raise InputError(f"no training sample has a value in the column '{name}'")
-        numeric = np.where(is_present, numeric, np.nanmean(numeric[train], axis=0))
+        filling = np.nanmean(numbers[train], axis=0)
+        preprocessing = replace(preprocessing, filling=filling)
     if standardise:
-        deviation = numeric[train].std(axis=0)
-        numeric = (numeric - numeric[train].mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
-    return np.concatenate([numeric, x[:, n:]], axis=1)
+        filled = preprocessing.scaled(numbers)[train]
+        deviation = filled.std(axis=0)
+        deviation = np.where(deviation > 0, deviation, 1.0)
+        preprocessing = replace(preprocessing, mean=filled.mean(axis=0), deviation=deviation)
+    return np.concatenate([preprocessing.scaled(numbers), x[:, n:]], axis=1), preprocessing
+
+
+def _about_scale(
+    x: np.ndarray, columns: Columns, divisor: int | None, standardise: bool
+) -> tuple[str, ...]:
+    """Say whether numbers are standardised, and warn of those that are wide and are not."""
+    if standardise:
+        return ("inputs that are numbers are standardised (data.standardise)",)
+    line = "inputs are not standardised (data.standardise)"
+    if x.dtype == np.uint8:
+        if divisor is not None or x.max() <= 1:
+            return (line,)
+        return (
+            line,
+            f"x holds bytes up to {x.max()}, which models see as they are; data.divisor=255 makes "
+            "numbers in [0, 1] of pictures, data.divisor=1 says that this is meant",
+        )
+    rows = x.reshape(len(x), -1)
+    with np.errstate(over="ignore"):
+        width = np.fmax(np.fmax.reduce(rows), 0) - np.fmin(np.fmin.reduce(rows), 0)
+    if divisor is not None or width.max() <= WIDE:
+        return (line,)
+    widest = int(width.argmax())
+    names, others = columns.preprocessing.numbers, int((width > WIDE).sum()) - 1
+    name = f"'{one_line(names[widest], 60)}'" if names else f"{widest} of x"
+    low, high = np.fmin.reduce(rows[:, widest]), np.fmax.reduce(rows[:, widest])
+    return (
+        f"warning: {line}, and column {name} has values from {low:g} to {high:g}"
+        f"{f', {others} more are as wide' if others else ''}: training may diverge; "
+        "data.standardise=true scales them, data.divisor=1 says that this is meant",
+    )
 
 
 def _inputs(x: np.ndarray, has_gaps: bool) -> np.ndarray:

@@ -27,6 +27,7 @@ from mpifed.errors import InputError
 from mpifed.io.memory import check_memory
 from mpifed.models.adapters import Lora, adapt
 from mpifed.models.images import ShippedNetwork
+from mpifed.models.texts import at_last_token
 
 # Standard deviation of first weights in GPT-2.
 SPREAD = 0.02
@@ -81,9 +82,11 @@ class Gpt(ShippedNetwork):
         heads: int = 6,
         rotary_base: float = 10_000.0,
         tied: bool = True,
+        is_padded: bool = False,
     ) -> None:
         super().__init__()
         self.every_position, self.n_tokens = every_position, vocabulary
+        self.is_padded = is_padded
         # Before the embedding, so that numbers of both have the name of the last layer.
         self.output = nn.Linear(width, n_outputs, bias=False)
         self.embedding = nn.Embedding(vocabulary, width)
@@ -107,7 +110,9 @@ class Gpt(ShippedNetwork):
         states = self.embedding(x.long())
         for block in self.blocks:
             states = block(states)
-        return self.output(self.norm(states if self.every_position else states[:, -1]))
+        if not self.every_position:
+            states = at_last_token(states, x, self.is_padded)
+        return self.output(self.norm(states))
 
 
 def gpt(
@@ -131,7 +136,7 @@ def gpt(
     data : Description
         What the samples are: (L,) codes of tokens.
     vocabulary : int, optional
-        Number of tokens of inputs. None is the number of labels.
+        Number of tokens of inputs. None is that of the data, else the number of labels.
     width : int
         Numbers of a position's state, a multiple of 2 ``heads``.
     layers : int
@@ -162,7 +167,7 @@ def gpt(
         raise InputError(
             f"model.width is {width}; it must be a multiple of 2 model.heads, {2 * heads}"
         )
-    tokens = vocabulary or data.n_classes
+    tokens, is_padded = vocabulary or data.n_tokens or data.n_classes, data.n_tokens is not None
     if tied and tokens != data.n_outputs:
         raise InputError(
             f"model.tied is true, but there are {tokens} tokens and {data.n_outputs} outputs; "
@@ -171,5 +176,5 @@ def gpt(
     numbers = width * (2 * tokens - tied * tokens + 12 * layers * width)
     # A network, and a row of its numbers.
     check_memory(8.0 * numbers, f"model 'gpt' has about {numbers:,} parameters, which")
-    network = Gpt(tokens, data.n_outputs, every, width, layers, heads, rotary_base, tied)
+    network = Gpt(tokens, data.n_outputs, every, width, layers, heads, rotary_base, tied, is_padded)
     return adapt(network.drawn(weights, new_classifier), adapter)

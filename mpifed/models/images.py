@@ -15,7 +15,7 @@ from mpifed.data.base import Description
 from mpifed.data.images import channel_axis
 from mpifed.errors import InputError
 from mpifed.io.weights import load_weights
-from mpifed.models.losses import validate_no_sequences
+from mpifed.models.losses import check_numbers
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Images:
 def images_of(data: Description, model: str, least: int = 1) -> Images:
     """Find the channels of the samples."""
     shape = data.input_shape
-    validate_no_sequences(data.task, model)
+    check_numbers(data, model)
     if len(shape) not in (2, 3):
         raise InputError(
             f"model '{model}' needs images, (height, width), (channels, height, width) or (height, "

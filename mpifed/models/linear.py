@@ -14,7 +14,7 @@ from mpifed.data.base import Description
 from mpifed.models.base import Model
 from mpifed.models.layout import Span, filled, spans_of
 from mpifed.models.loss import Loss, in_lanes
-from mpifed.models.losses import CROSS_ENTROPY, LossName, loss_for, validate_no_sequences
+from mpifed.models.losses import CROSS_ENTROPY, LossName, check_numbers, loss_for
 
 # Outputs of all copies, but for a single one, up to which x Wᵀ is faster than W xᵀ.
 FEW_ROWS = 6
@@ -145,6 +145,6 @@ def linear(data: Description, *, bias: bool = True, loss: LossName = "auto") -> 
     loss : {'auto', 'squared', 'half_squared'}
         Loss of a regression: the mean squared error (auto, squared), or half the sum of squares.
     """
-    validate_no_sequences(data.task, "linear")
+    check_numbers(data, "linear")
     kind = loss_for(data.task, loss)
     return Linear(math.prod(data.input_shape), data.n_outputs, bias, kind)

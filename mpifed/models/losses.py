@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mpifed.data.base import Task
+from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.loss import (
     Loss,
@@ -114,9 +114,16 @@ def own_loss(samples: Callable[[Tensor, Tensor], Tensor], like: Loss = CROSS_ENT
     return replace(loss, perplexity=False)
 
 
-def validate_no_sequences(task: Task, model: str) -> None:
-    """Refuse data that have a target at each position, for models with one output a sample."""
-    if task == "sequence":
+def check_numbers(data: Description, model: str) -> None:
+    """Refuse data that are tokens, or have a target at each position, for models of numbers with
+    one output a sample.
+    """
+    if data.n_tokens is not None:
+        raise InputError(
+            f"model '{model}' takes numbers, but samples of '{data.source}' are tokens of texts; "
+            "allowed: bag_of_words, gru, lstm, or a torch module"
+        )
+    if data.task == "sequence":
         raise InputError(
             f"model '{model}' gives one output for a sample, but the task of the data is sequence; "
             "allowed: lstm, or a torch module"

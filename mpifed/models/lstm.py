@@ -17,6 +17,7 @@ from mpifed.errors import InputError
 from mpifed.models.images import ShippedNetwork
 from mpifed.models.loss import Loss, cross_entropy, cross_entropy_slopes, mixed_cross_entropy
 from mpifed.models.losses import CROSS_ENTROPY, loss_for
+from mpifed.models.texts import at_last_token
 
 Weighting = Literal["none", "inverse_frequency", "published"]
 
@@ -83,9 +84,11 @@ class StackedLstm(ShippedNetwork):
         hidden: int = 256,
         layers: int = 2,
         loss: Loss = CROSS_ENTROPY,
+        is_padded: bool = False,
     ) -> None:
         super().__init__()
         self.every_position, self.loss, self.n_tokens = every_position, loss, vocabulary
+        self.is_padded = is_padded
         self.embedding = torch.nn.Embedding(vocabulary, embedding)
         self.lstm = torch.nn.LSTM(embedding, hidden, layers, batch_first=True)
         self.output = torch.nn.Linear(hidden, n_outputs)
@@ -93,7 +96,9 @@ class StackedLstm(ShippedNetwork):
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs for codes of characters, whole numbers of any type."""
         states, _ = self.lstm(self.embedding(x.long()))
-        return self.output(states if self.every_position else states[:, -1])
+        if not self.every_position:
+            states = at_last_token(states, x, self.is_padded)
+        return self.output(states)
 
 
 def lstm(
@@ -115,7 +120,7 @@ def lstm(
     data : Description
         What the samples are: (L,) codes of characters.
     vocabulary : int, optional
-        Number of characters of inputs. None is the number of labels.
+        Number of characters of inputs. None is that of the data, else the number of labels.
     embedding : int
         Dimension in which characters are embedded.
     hidden : int
@@ -136,12 +141,13 @@ def lstm(
             f"the task {data.task}; use cnn for images, mlp or linear for others"
         )
     network = StackedLstm(
-        vocabulary or data.n_classes,
+        vocabulary or data.n_tokens or data.n_classes,
         data.n_outputs,
         data.task == "sequence",
         embedding,
         hidden,
         layers,
         weighted_loss(data, weighting),
+        data.n_tokens is not None,
     )
     return network.drawn(weights, new_classifier)

@@ -18,7 +18,7 @@ from mpifed.models.base import Model, RowGradients
 from mpifed.models.layout import Span, filled, spans_of
 from mpifed.models.linear import subtract_products
 from mpifed.models.loss import Loss
-from mpifed.models.losses import CROSS_ENTROPY, LossName, loss_for, validate_no_sequences
+from mpifed.models.losses import CROSS_ENTROPY, LossName, check_numbers, loss_for
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def mlp(
     initial : {'uniform', 'normal'}
         First parameters: uniform on +-1/sqrt(inputs), torch's default, or N(0, 1).
     """
-    validate_no_sequences(data.task, "mlp")
+    check_numbers(data, "mlp")
     widths = [64] if hidden is None else hidden
     sizes = (math.prod(data.input_shape), *widths, data.n_outputs)
     return Mlp(sizes, activation, loss_for(data.task, loss), initial)

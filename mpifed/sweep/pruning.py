@@ -54,7 +54,7 @@ def report(recorded: RecordedRound) -> bool:
     """Report the score of a round; return True, which stops the run, where it is pruned."""
     journal, _, number = os.environ[TRIAL_VARIABLE].rpartition("#")
     study, trial = _trial(journal, int(number))
-    score = recorded.row[study.user_attrs["asked"]["metric"]]
+    score = recorded.row[study.user_attrs["settings"]["metric"]]
     if math.isnan(score):  # the round has none
         return False
     # A resumed run records again what came after its checkpoint.

@@ -15,6 +15,15 @@ from topologies.errors import excerpt
 FORM = re.compile(r"([^=]+)=([A-Za-z_]+)\((.*)\)")
 
 
+# The forms of a range: whether its logarithm is uniform, and whether its numbers are whole.
+FORMS: Mapping[str, tuple[bool, bool]] = {
+    "uniform": (False, False),
+    "log": (True, False),
+    "int": (False, True),
+    "log_int": (True, True),
+}
+
+
 @dataclass(frozen=True)
 class Range:
     """Numbers from ``low`` to ``high``, both included."""
@@ -22,21 +31,21 @@ class Range:
     low: float
     high: float
     log: bool = False
-    whole: bool = False
+    integer: bool = False
 
     @property
     def checked(self) -> tuple[Any, ...]:
         """The values whose configurations are checked before any run: both ends."""
         return self.low, self.high
 
-
-# The forms of a range: whether its logarithm is uniform, and whether numbers are whole.
-FORMS: Mapping[str, tuple[bool, bool]] = {
-    "uniform": (False, False),
-    "log": (True, False),
-    "int": (False, True),
-    "log_int": (True, True),
-}
+    def value(self, drawn: float) -> float:
+        """Return a number that was drawn with as many digits as matter, four of them."""
+        if self.integer:
+            return drawn
+        by_ratio = self.log and self.high > 2 * self.low
+        step = drawn if by_ratio else (self.high - self.low) / 10
+        digits = 3 - math.floor(math.log10(step))
+        return min(self.high, max(self.low, round(drawn, digits)))
 
 
 def check_none_is_range(words: Sequence[str]) -> None:
@@ -68,17 +77,17 @@ def range_of(key: str, form: str, arguments: str) -> Range:
     where = f"{key} is {excerpt(f'{form}({arguments})')}"
     if form not in FORMS:
         raise InputError(f"{where}, which is no range; {closest(form, FORMS)}, or a list [a,b]")
-    log, whole = FORMS[form]
-    number = int if whole else float
+    log, integer = FORMS[form]
+    number = int if integer else float
     try:
         low, high = map(number, arguments.split(","))
     except (ValueError, OverflowError):
         low, high = math.nan, math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        kind = "whole" if whole else "finite"
+        kind = "whole" if integer else "finite"
         raise InputError(
             f"{where}; it must have two {kind} numbers, the smaller first, as {form}(1,5)"
         )
     if log and low <= 0:
         raise InputError(f"{where}; both numbers must be above 0, since they have logarithms")
-    return Range(low, high, log, whole)
+    return Range(low, high, log, integer)

@@ -13,7 +13,7 @@ from typing import Any
 
 from mpifed.command import say
 from mpifed.config import configuration as config
-from mpifed.errors import EXIT_FINISHED, EXIT_STOPPED, InputError, complain
+from mpifed.errors import EXIT_FINISHED, EXIT_STOPPED, InputError, complain, in_words
 from mpifed.io.yaml_files import as_text
 from mpifed.mpi.communicator import Alone
 from mpifed.random import key
@@ -47,6 +47,10 @@ class Choice:
         """The values whose configurations are checked before any run: all."""
         return tuple(self.values)
 
+    def value(self, drawn: str) -> Any:
+        """Return the value that Optuna has as text."""
+        return {as_text(each): each for each in self.values}[drawn]
+
 
 @dataclass(frozen=True)
 class Space:
@@ -61,14 +65,8 @@ class Space:
     ranks: int
 
     def values_of(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values that Optuna's parameters stand for: choices are texts there."""
-        values = {}
-        for name, where in self.ranges.items():
-            value = parameters[name]
-            if isinstance(where, Choice):
-                value = {as_text(each): each for each in where.values}[value]
-            values[name] = value
-        return values
+        """Return the values of a trial from the parameters that Optuna has."""
+        return {name: where.value(parameters[name]) for name, where in self.ranges.items()}
 
     def directory(self, number: int) -> Path:
         """Return the run directory of a trial."""
@@ -137,7 +135,7 @@ def search_of(space: Space, metric: str | None) -> Search:
     from mpifed.training.stopping import check_column, default_column
 
     corners = [
-        planned(Path(), space.mapping, space.fixed | values, values, space.ranks)
+        planned(space.output / "trial", space.mapping, space.fixed | values, values, space.ranks)
         for values in space.corners()
     ]
     mapping = config.apply_overrides(space.mapping, corners[0].overrides)
@@ -156,28 +154,29 @@ def open_study(space: Space, search: Search) -> Any:
     from mpifed.sweep.pruning import JOURNAL, STUDY, storage_of
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    asked = {"metric": search.metric, "seed": search.seed, **space.written}
+    settings = {"metric": search.metric, "seed": search.seed, **space.written}
     journal = space.output / JOURNAL
-    existed = journal.exists()
     space.output.mkdir(mode=0o700, parents=True, exist_ok=True)
-    study = optuna.create_study(
-        storage=storage_of(journal),
-        study_name=STUDY,
-        load_if_exists=True,
-        direction="maximize" if larger_is_better(search.metric) else "minimize",
-    )
-    earlier = study.user_attrs.get("asked")
-    if existed and earlier is not None and earlier != asked:
-        differing = next(
-            name for name in [*asked, *earlier] if asked.get(name) != earlier.get(name)
+    try:
+        study = optuna.create_study(
+            storage=storage_of(journal),
+            study_name=STUDY,
+            load_if_exists=True,
+            direction="maximize" if larger_is_better(search.metric) else "minimize",
         )
+    except (ValueError, LookupError, TypeError) as error:
         raise InputError(
-            f"'{space.output}' holds a study with {differing}={earlier.get(differing)}, which is "
-            f"{asked.get(differing)} now; choose another --output"
-        )
-    if earlier is None:
-        study.set_user_attr("asked", asked)
-        study.set_user_attr("warmup", search.warmup)
+            f"'{journal}' is not a study of Optuna ({in_words(error)}); choose another --output"
+        ) from error
+    earlier = study.user_attrs.get("settings", settings)
+    for name in [*settings, *earlier]:
+        if settings.get(name) != earlier.get(name):
+            raise InputError(
+                f"'{space.output}' holds a study with {name}={earlier.get(name)}, and {name} is "
+                f"{settings.get(name)} now; choose another --output"
+            )
+    study.set_user_attr("settings", settings)
+    study.set_user_attr("warmup", search.warmup)
     return study
 
 
@@ -193,7 +192,7 @@ def distributions_of(space: Space) -> dict[str, Any]:
     for name, where in space.ranges.items():
         if isinstance(where, Choice):
             distributions[name] = CategoricalDistribution([as_text(each) for each in where.values])
-        elif where.whole:
+        elif where.integer:
             distributions[name] = IntDistribution(int(where.low), int(where.high), where.log)
         else:
             distributions[name] = FloatDistribution(where.low, where.high, where.log)
@@ -227,8 +226,9 @@ class Study(Sweep):
         code = super().run()
         scored = [trial for trial in self.study.trials if trial.state.name == "COMPLETE"]
         if code != EXIT_STOPPED and scored:
-            best = self.runs[self._original(self.study.best_trial.number)]
-            words = " ".join(f"{name}={as_text(value)}" for name, value in best.chosen.items())
+            values = self.runs[self.study.best_trial.number].chosen
+            best = self.runs[self.first[as_text(values)]]
+            words = " ".join(f"{name}={as_text(value)}" for name, value in values.items())
             score = f"{self.search.metric} {self.study.best_value:.4f}"
             say(f"best: {best.directory}, {score}, {words}")
         return code
@@ -267,6 +267,8 @@ class Study(Sweep):
                 state = "FAIL"
         self.runs.append(run)
         self.commands.append(self.command(run))
+        if state == "FAIL":
+            return
         first = self.first.setdefault(as_text(values), number)
         write_index([self.runs[number] for number in sorted(self.first.values())])
         if state != "RUNNING":
@@ -278,10 +280,6 @@ class Study(Sweep):
             self._tell(number)
         else:
             self.waiting.append(number)
-
-    def _original(self, number: int) -> int:
-        """Return the trial that was run with the values of a trial."""
-        return self.first[as_text(self.runs[number].chosen)]
 
     def _report(self, one: Going, code: int) -> None:
         super()._report(one, code)
@@ -321,7 +319,7 @@ class Study(Sweep):
         else:
             return
         for trial in self.study.trials:
-            same = trial.number < len(self.runs) and self._original(trial.number) == first
+            same = trial.number < len(self.runs) and self.runs[trial.number].chosen == run.chosen
             if same and trial.state.name == "RUNNING":
                 state = _state("PRUNED" if score is None else "COMPLETE")
                 self.study.tell(trial.number, score, state)
@@ -339,7 +337,7 @@ def search(
     """Search as the options of the command say; return the exit code."""
     ranks = options.ranks
     space = space_of(experiment, words, output, ranks or 1)
-    about = search_of(space, options.metric)
+    target = search_of(space, options.metric)
 
     def command(run: Planned) -> list[str]:
         prunes = [] if options.no_pruning else ["--on-round", "mpifed.sweep.pruning:report"]
@@ -348,14 +346,14 @@ def search(
     if options.dry_run:
         named = [f"{name}={text}" for name, text in space.written.items()]
         fixed = Planned(space.output / "trial-NUMBER", space.fixed, {})
-        print(f"{options.optuna} trials, {about.metric}, {' '.join(named)}:")
+        print(f"{options.optuna} trials, {target.metric}, {' '.join(named)}:")
         print(shlex.join([*command(fixed), *named]))
         return EXIT_FINISHED
-    if about.metric.startswith(("test_", "central_test")):
+    if target.metric.startswith(("test_", "central_test")):
         complain(
             "mpifed.sweep",
-            f"warning: the best {about.metric} of several runs is higher than on new data; a "
+            f"warning: the best {target.metric} of several runs is higher than on new data; a "
             "validation score does not use the test samples",
         )
     environment = outside_step() if ranks is not None else None
-    return Study(space, about, options.optuna, command, options.jobs, environment).run()
+    return Study(space, target, options.optuna, command, options.jobs, environment).run()

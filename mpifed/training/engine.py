@@ -34,7 +34,7 @@ from mpifed.results.results import FINISHED, STOPPED_AT
 from mpifed.state import RunState
 from mpifed.training import evaluation as evaluations
 from mpifed.training.callbacks import Progress
-from mpifed.training.evaluation import ClientResults, warn_of_losses
+from mpifed.training.evaluation import ClientResults, warn_of_leap, warn_of_losses
 from mpifed.training.run_directory import Recorder
 from mpifed.training.setup import Setup
 from mpifed.training.simulated_time import clock_of, taking_part
@@ -237,7 +237,8 @@ class Engine:
         """What stops the run before its last round; on rank 0."""
         self.reason: str | None = None
         """Why it did."""
-        self.has_infinite_losses = False
+        self.first_scores: dict[str, Any] = {}
+        self.has_infinite_losses = self.has_leapt = False
         self._compared = setup.federation.communicator.size == 1
         """Whether ranks have compared what the server owns after a round of this process."""
         self.writer = Writer(setup.federation)
@@ -466,6 +467,8 @@ class Engine:
     ) -> None:
         self.scores, results, learnt = evaluated
         recorder.row(self.scores)
+        self.first_scores = self.first_scores or self.scores
+        self.has_leapt = self.has_leapt or warn_of_leap(self.first_scores, self.scores)
         recorder.clients(results, learnt, *self._names)
         if not self.has_infinite_losses:
             self.has_infinite_losses = warn_of_losses(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -71,6 +71,9 @@ MERGED = "merged_test_accuracy"
 
 # The columns of ``metrics.csv`` where validation samples are scored.
 VALIDATION_COLUMNS = ["validation_loss", "validation_accuracy"]
+
+# A training loss so many times the first one is warned of.
+LEAP = 10.0
 
 # The data set of clients.h5, (clients, shares).
 ACCURACY_BY_SHARE = "test_accuracy_by_share"
@@ -264,6 +267,19 @@ def warn_of_losses(results: ClientResults, round: int, advice: str) -> bool:
     logging.getLogger("mpifed").warning(
         f"after round {round} the training loss of client {results.client_ids[bad[0]]} is not "
         f"finite: numbers have grown too large, and {advice}"
+    )
+    return True
+
+
+def warn_of_leap(first: Mapping[str, Any], scores: Mapping[str, Any]) -> bool:
+    """Log that the training loss is far above that of the first scores, where it is."""
+    before, now = first["train_loss"], scores["train_loss"]
+    if before is None or now is None or not now > LEAP * abs(before):
+        return False
+    logging.getLogger("mpifed").warning(
+        f"after round {scores['round']} the training loss is {now:.4g}, but it was {before:.4g} "
+        f"after round {first['round']}: training diverges, as where local.lr is too large or "
+        "inputs are wide (data.standardise)"
     )
     return True
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from mpifed.results.results import larger_is_better, read
 from mpifed.state import RunState
 from mpifed.training.build import make, make_dataset
 from mpifed.training.central import shared_models
+from mpifed.training.prediction import outputs_of, predictions_of, probabilities_of
 from mpifed.training.setup import Setup
 from topologies.errors import excerpt
 
@@ -200,6 +201,75 @@ class Trained:
             return GatedMixture(modules, partial(predictor.gate, 0), self._setup.model.loss).eval()
         return Mixture(modules, weights, self._setup.model.loss).eval()
 
+    def predict(
+        self, samples: Any, client: int | str | None = None, *, probabilities: bool = False
+    ) -> np.ndarray:
+        """Return what a trained model says of new samples.
+
+        Parameters
+        ----------
+        samples : path, pandas.DataFrame, mapping or array_like
+            As for ``encode``.
+        client : int or str, optional
+            Whose predictor is asked: a number, from 0, or a name. None is the shared model.
+        probabilities : bool
+            Whether to return the probability of each class or tag.
+
+        Returns
+        -------
+        ndarray
+            The likeliest class of each sample by its name, or by its number where classes have
+            none, (samples,), at each position for sequences; which tags it has, bool (samples,
+            tags); or the numbers of a regression, (samples,) or (samples, targets). Probabilities
+            are (samples, classes), in the order of ``class_names``, or (samples, tags).
+
+        Raises
+        ------
+        InputError
+            As for ``encode`` and ``client``; if no client is named where clients share no model or
+            mix several; or if probabilities of a regression are asked for.
+        """
+        description = self._setup.dataset.description
+        if probabilities and description.task == "regression":
+            raise InputError("probabilities is true, but the run is a regression; allowed: false")
+        module = self._only_shared() if client is None else self.client(client)
+        outputs = outputs_of(module, torch.from_numpy(self.encode(samples)))
+        return (probabilities_of if probabilities else predictions_of)(outputs, description)
+
+    def encode(self, samples: Any) -> np.ndarray:
+        """Return new samples as the numbers that models see.
+
+        A user's own data are standardised, and texts become columns of 0 and 1, with the means,
+        deviations and texts of the run. Of other data sets ``samples`` are inputs already, as those
+        of ``Trained.samples`` are.
+
+        Parameters
+        ----------
+        samples : path, pandas.DataFrame, mapping or array_like
+            A CSV or parquet file or a table, which have the run's columns of inputs, in any order
+            and among others; a mapping of them to values of one sample; or an array, as
+            ``mpifed.arrays`` got it, or with the columns of inputs in the order of the file.
+
+        Returns
+        -------
+        ndarray
+            In the floating-point type of the run, (samples, *input_shape).
+
+        Raises
+        ------
+        InputError
+            If a column is missing, a cell has no value (unless the run's ``data.missing`` is mean),
+            or a text that the run does not have; or if an earlier mpifed wrote the run.
+        """
+        description = self._setup.dataset.description
+        if description.preprocessing is None:
+            raise InputError(
+                f"run is '{self.directory}', of an earlier mpifed, which did not keep how its "
+                "samples became inputs: train it again, or give inputs to client(i) or components"
+            )
+        encoded = description.preprocessing.encode(samples, description.input_shape)
+        return encoded.astype(str(self._setup.dtype).removeprefix("torch."))
+
     def samples(self, client: int | str) -> Shards:
         """Return the samples of a client, as the run had them.
 
@@ -276,6 +346,18 @@ class Trained:
             raise InputError(
                 f"path is '{path}', which cannot be written: {error.strerror}"
             ) from None
+
+    def _only_shared(self) -> torch.nn.Module:
+        """The model that all clients share, where there is one."""
+        if len(self.components) == 1:
+            return self.components[0]
+        count = f"{len(self.components)} models, which each mixes" if self.components else "none"
+        whose = f"client={self.client_names[0]!r}" if self.client_names else "client=0"
+        raise InputError(
+            f"client is None, the model that all clients share, but with algorithm "
+            f"'{self._setup.method.name}' they share {count}; predict(samples, {whose}) says whose "
+            "model is asked"
+        )
 
     def _number(self, client: int | str) -> int:
         if isinstance(client, str):

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from mpifed.errors import InputError
 from mpifed.results.results import read_metrics
 from mpifed.sweep.plan import Planned
+from mpifed.sweep.ranges import range_of
 from mpifed.sweep.study import Search, Study, space_of
 from mpifed.testing import run_command
 
@@ -115,7 +117,9 @@ def test_a_study_finds_the_known_best_of_a_parabola(tmp_path: Path, capfd) -> No
     assert min(away) < 0.03
     assert sum(away[10:]) / 30 < 1.1  # 1.5 +- 0.16 at random
     best = capfd.readouterr().out.splitlines()[-1]
-    assert f"local.lr={study.study.best_params['local.lr']}" in best
+    rate = float(best.rpartition("=")[2])
+    assert rate == pytest.approx(study.study.best_params["local.lr"], rel=1e-3)
+    assert len(str(rate)) <= 7  # readable in names and tables
     with (tmp_path / "out" / "index.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["local.lr"]) for row in rows] == rates_of(study)
@@ -149,8 +153,48 @@ def test_a_failed_trial_is_tried_again_and_a_finished_one_is_taken(tmp_path: Pat
 def test_a_study_of_other_ranges_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     assert study_of(tmp_path, 1).run() == 0
-    with pytest.raises(Exception, match=r"local\.lr=log\(1e-4,100\).*log\(1e-4,10\)"):
+    with pytest.raises(InputError, match=r"local\.lr=log\(1e-4,100\).*log\(1e-4,10\)"):
         study_of(tmp_path, 1, words=("local.lr=log(1e-4,10)",))
+
+
+def test_a_file_that_is_no_study_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    (tmp_path / "study.journal").write_text("a diary\nof days\n")
+    with pytest.raises(InputError, match=r"study\.journal.*--output"):
+        study_of(tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    ("form", "drawn", "value"),
+    [
+        ("log(1e-5,1)", 0.000123456, 0.0001235),
+        ("uniform(0,1)", 0.123456, 0.1235),
+        ("uniform(1,1.002)", 1.00012345, 1.0001235),
+        ("log(1,1.002)", 1.00012345, 1.0001235),
+        ("uniform(0.12344,0.52344)", 0.123441, 0.12344),
+        ("int(1,5)", 3, 3),
+    ],
+)
+def test_drawn_numbers_have_the_digits_that_matter(form: str, drawn: float, value: float) -> None:
+    name, _, numbers = form.rstrip(")").partition("(")
+    assert range_of("local.lr", name, numbers).value(drawn) == pytest.approx(value, rel=1e-12)
+
+
+def test_values_that_do_not_go_together_fail_alone(tmp_path: Path, capfd) -> None:
+    pytest.importorskip("optuna")
+    words = ("algorithm=[fedavg,scaffold,fedem]", "exchange=[server,gossip]")
+    study = study_of(tmp_path, 12, lambda run: "1", words)
+    assert study.run() == 1
+    states = {trial.state.name for trial in study.study.trials}
+    assert states == {"COMPLETE", "FAIL"}
+    assert "scaffold" in capfd.readouterr().err
+    again = study_of(tmp_path, 12, lambda run: "1", words)
+    assert again.run() == 1
+    assert again.study.trials == study.study.trials
+    with (tmp_path / "index.csv").open() as file:
+        assert {row["directory"] for row in csv.DictReader(file)} == {
+            path.name for path in tmp_path.glob("trial-*")
+        }
 
 
 def test_lists_are_choices_and_the_same_values_run_once(tmp_path: Path) -> None:

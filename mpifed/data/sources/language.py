@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -21,16 +20,13 @@ from mpifed.dataset import (
     archives,
     partitions,
     raise_if_stop_requested,
+    tokens,
 )
 from mpifed.errors import InputError
 
 Layout = Literal["auto", "files", "roles", "leaf", "parquet"]
 
-# Tokens of ``tokenizer: bytes``, and fewest of a byte-level tokenizer that is learnt.
-BYTES = 256
 CHARACTERS = VOCABULARIES["printable"]
-
-Encode = Callable[[str], np.ndarray]
 
 
 class Text(PooledDataset):
@@ -56,11 +52,12 @@ class Text(PooledDataset):
         LEAF's JSON files; or what the column ``client`` says in parquet files. ``auto`` goes by the
         names of the files, and never takes roles.
     tokenizer : str
-        ``bytes`` are those of UTF-8, 256 tokens; ``bpe`` learns byte-level pairs (Sennrich et al.
-        2016, arXiv:1508.07909) from all texts except published test parts; else a file
-        tokenizer.json of the package tokenizers, which reads it.
+        ``bytes`` are those of UTF-8, 256 tokens; ``words`` are the most frequent ones in lower
+        case, and signs; ``bpe`` learns byte-level pairs (Sennrich et al. 2016, arXiv:1508.07909);
+        both from all texts, except published test parts; else a file tokenizer.json of the
+        package tokenizers, which reads it.
     vocabulary : int
-        Tokens that ``bpe`` learns, at most.
+        Tokens that ``words`` and ``bpe`` learn, at most.
     sequence_length : int
         Tokens of a sample.
     features : str
@@ -81,7 +78,7 @@ class Text(PooledDataset):
         raw: str | None = None,
         layout: Layout = "auto",
         tokenizer: str = "bytes",
-        vocabulary: Annotated[int, Ge(BYTES), Le(1 << 24)] = 1024,
+        vocabulary: Annotated[int, Ge(tokens.BYTES), Le(1 << 24)] = 1024,
         sequence_length: Annotated[int, Ge(1), Le(100_000)] = 64,
         features: str = "text",
         client: str | None = None,
@@ -103,8 +100,8 @@ class Text(PooledDataset):
                 )
             texts = list(_texts(root, layout, {"features": features, "client": client}))
             learnt_from = (text.text for text in texts if not text.is_test)
-            encode, size = encoder(tokenizer, vocabulary, learnt_from)
-            return windows(archives.bare_name(root), texts, encode, size, sequence_length)
+            tokeniser = tokens.tokeniser_named(tokenizer, vocabulary, learnt_from)
+            return windows(archives.bare_name(root), texts, tokeniser, sequence_length)
 
         super().__init__(find, {"choose": choose}, *run, **options)
 
@@ -118,51 +115,22 @@ class Written:
     is_test: bool = False
 
 
-def encoder(name: str, vocabulary: int, texts: Iterable[str]) -> tuple[Encode, int]:
-    """Return what makes whole numbers of a text, and how many tokens there are."""
-    if name == "bytes":
-        return lambda text: np.frombuffer(text.encode("utf-8", "replace"), np.uint8), BYTES
-    if find_spec("tokenizers") is None:
-        raise InputError(
-            f"data.tokenizer is '{name}', which needs the package tokenizers: pip install "
-            "'mpifed[tokenizers]'; allowed without it: bytes"
-        )
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    if name == "bpe":
-        tokens_of = Tokenizer(models.BPE())
-        tokens_of.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        rule = trainers.BpeTrainer(
-            vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False
-        )
-        tokens_of.train_from_iterator(texts, rule)
-    else:
-        path = Path(name).expanduser()
-        with archives.reading(path):
-            tokens_of = Tokenizer.from_file(str(path))
-
-    def encode(text: str) -> np.ndarray:
-        return np.array(tokens_of.encode(text, add_special_tokens=False).ids, np.uint32)
-
-    return encode, tokens_of.get_vocab_size()
-
-
 def windows(
-    name: str, passages: Sequence[Written], encode: Encode, size: int, length: int
+    name: str, passages: Sequence[Written], tokeniser: tokens.Tokeniser, length: int
 ) -> Source:
     """Return the samples of all texts, owner after owner, in the smallest type that has them."""
     by_owner: dict[tuple[str, bool], list[str]] = {}
     for text in passages:
         by_owner.setdefault((text.owner, text.is_test), []).append(text.text)
     numbers = {owner: number for number, owner in enumerate(dict.fromkeys(o for o, _ in by_owner))}
+    size = tokeniser.size
     stored = np.min_scalar_type(size - 1)
     x, y, owners, tested = [], [], [], []
     for (owner, is_test), texts in by_owner.items():
-        tokens = encode("\n".join(texts)).astype(stored)
-        n = max(0, (len(tokens) - 1) // length)
-        x.append(tokens[: n * length].reshape(n, length))
-        y.append(tokens[1 : n * length + 1].reshape(n, length))
+        codes = tokeniser.encode("\n".join(texts)).astype(stored)
+        n = max(0, (len(codes) - 1) // length)
+        x.append(codes[: n * length].reshape(n, length))
+        y.append(codes[1 : n * length + 1].reshape(n, length))
         owners.append(np.full(n, numbers[owner]))
         tested.append(np.full(n, is_test))
     if not sum(map(len, x)):

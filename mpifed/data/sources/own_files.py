@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import io
 import json
 import os
@@ -25,6 +24,7 @@ from mpifed.dataset import (
     check_memory,
     decoded,
     partitions,
+    preprocessing,
     raise_if_stop_requested,
     tables,
 )
@@ -38,8 +38,6 @@ HELD = 14.0
 # which are more where cells are short.
 CELL, ROW, TEXT = 32.0, 64.0, 64.0
 
-# Columns are told apart by one of these.
-DELIMITERS = ",;\t|"
 RAGGED = re.compile(r"line (\d+): expected (\d+) fields, saw (\d+)")  # of pandas
 
 
@@ -109,7 +107,7 @@ class Csv(PooledDataset, tables.OwnSamples):
         choose: partitions.Choose = "random",
         task: tables.OwnTask = "auto",
         divisor: tables.Divisor | None = None,
-        standardise: bool = False,
+        standardise: bool = True,
         path: str,
         label: str | None = "label",
         client: str | None = None,
@@ -144,7 +142,7 @@ class Csv(PooledDataset, tables.OwnSamples):
                 "that are marked"
             )
         before = self.description
-        self._file_options["beside"] = file
+        self._file_options["central"] = file
         central = self._without_tests(has_more=True)
         for what in ("task", "n_classes", "class_names", "input_shape"):
             ours, ours_and_its = getattr(before, what), getattr(self.description, what)
@@ -180,13 +178,13 @@ class Csv(PooledDataset, tables.OwnSamples):
 def read_csv(path: Path, options: Mapping[str, Any]) -> tables.Columns:
     """Return the samples in a CSV file; one ``InputError`` with all that is wrong with it.
 
-    Those of a file ``beside`` it follow, marked for testing.
+    Those of a ``central`` file follow, marked for testing.
     """
-    if beside := options.get("beside"):
-        paths = [path.absolute(), beside.absolute()]
+    if central := options.get("central"):
+        paths = [path.absolute(), central.absolute()]
         files = [archives.FileOfClient(each, "", each == paths[1]) for each in paths]
         frames, faults = zip(*(_cells(each, options) for each in paths), strict=True)
-        where = f"data.path is '{path}', which, with '{beside}',"
+        where = f"data.path is '{path}', which, with '{central}',"
         every = [fault for some in faults for fault in some]
         return cells.columns_of(where, *cells.joined(files, frames, options, every))
     return cells.columns_of(f"data.path is '{path}', which", *_cells(path, options), options)
@@ -210,9 +208,8 @@ def _cells(path: Path, options: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """Return the cells of a CSV file as ``_table`` does, and what is wrong with its lines."""
     content = _content(path, options["encoding"])
     first = io.BytesIO(content).readline().decode("utf-8-sig")
-    delimiter = "\t" if options["delimiter"] == "tab" else options["delimiter"]
-    delimiter = delimiter or max(DELIMITERS, key=lambda mark: len(_names(first, mark)))
-    header = _names(first, delimiter)
+    delimiter = preprocessing.delimiter_of(first, options["delimiter"])
+    header = preprocessing.names_in(first, delimiter)
     if not header or len(set(header)) != len(header):
         empty = " (it is empty)" if not content.strip() else ""
         fault = f"its first line must name each column, all differently{empty}"
@@ -302,12 +299,6 @@ def _table(
         frame[name] = frame[name].fillna("").str.strip()
     is_blank = frame.drop(columns=as_texts).isna().all(axis=1) & (frame[as_texts] == "").all(axis=1)
     return frame[~is_blank], faults
-
-
-def _names(line: str, delimiter: str) -> list[str]:
-    """The names in the first line of a CSV file."""
-    names = next(csv.reader([line], delimiter=delimiter), [])
-    return [name.strip() or f"column {number}" for number, name in enumerate(names, 1)]
 
 
 class Npz(PooledDataset, tables.OwnSamples):
@@ -452,7 +443,7 @@ class Parquet(PooledDataset, tables.OwnSamples):
         choose: partitions.Choose = "random",
         task: tables.OwnTask = "auto",
         divisor: tables.Divisor | None = None,
-        standardise: bool = False,
+        standardise: bool | None = None,
         raw: str,
         features: str | list[str] | None = None,
         label: str | None = "label",
@@ -469,6 +460,8 @@ class Parquet(PooledDataset, tables.OwnSamples):
         inputs = {"drop": drop, "categories": categories, "missing": missing}
         table = {**inputs, "missing_values": missing_values}
         file_options = {**columns, **table, "vocabulary": vocabulary}
+        if standardise is None:
+            standardise = not isinstance(features, str)
         source = tables.reader(self.read, file_options, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
@@ -491,7 +484,10 @@ class Parquet(PooledDataset, tables.OwnSamples):
         files = parquet_paths(Path(options["raw"]).expanduser(), "parquet")
         if options["features"] is None:
             options = {**options, "features": column_of_arrays(files[0], options)}
-        if not isinstance(options["features"], str):
+        is_table = not isinstance(options["features"], str)
+        if options["standardise"] is None:
+            options = {**options, "standardise": is_table}
+        if is_table:
             by_client = all(file.client for file in owners_of(files))
             by_client = by_client and options["client"] is None
             marked = len({is_test_file(path) for path in files}) > 1

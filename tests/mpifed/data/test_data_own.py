@@ -224,7 +224,8 @@ CSV = "age,whose,risk,dose\n" + "".join(
 
 
 def table(path: Path, n_clients: int = 3, **options) -> FederatedDataset:
-    return dataset_of("csv", n_clients, path=str(path), **{"label": "risk", **options})
+    options = {"label": "risk", "standardise": False, **options}
+    return dataset_of("csv", n_clients, path=str(path), **options)
 
 
 def test_csv_files(tmp_path: Path):
@@ -366,8 +367,7 @@ def test_rows_and_clients_that_are_left_out_are_named(tmp_path: Path):
     path.write_text(lines_of("NA,0", "Oslo,1", "Oslo,0") + "?,Oslo,1\n")
     dataset = table(path, 1, client="whose", missing="drop")
     assert dataset.description.client_names == ("Oslo",)
-    remark = dataset.remarks[-2]
-    assert "21 of 61" in remark and "'NA'" in remark
+    assert any("21 of 61" in remark and "'NA'" in remark for remark in dataset.remarks)
     with pytest.raises(InputError, match=r"'whose'.*line 2\b.*\b19\b"):
         table(path, 1, client="whose")
 
@@ -478,6 +478,50 @@ def life(tmp_path: Path, monkeypatch) -> Path:
 
 WORDS = {"data": "life.csv", "data.label": "risk", "data.missing": "mean", "rounds": 2}
 WORDS |= {f"data.{name}": value for name, value in OF_LIFE.items()}
+
+
+def test_whether_inputs_are_standardised_depends_on_the_data_alone(life: Path):
+    alone = mpifed.run(output="alone", **WORDS)
+    named = mpifed.run(output="named", **WORDS, model="linear")
+    assert named.summary["state_digest"] == alone.summary["state_digest"]
+    mpifed.run("digits-fedem", output="over", **WORDS, clients=2)
+    for run in ("alone", "over"):
+        assert "inputs that are numbers are standardised" in (life / run / "log.txt").read_text()
+    assert abs(mpifed.load("over").samples("Oslo").train.x[:, 0].mean()) < 0.5
+    mpifed.run(output="raw", **WORDS, **{"data.standardise": False})
+    assert "inputs are not standardised" in (life / "raw" / "log.txt").read_text()
+
+
+FAR = X + np.array([0, 300, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "words"),
+    [
+        (FAR, {}, "column 1 of x has values from 29"),
+        (np.abs(X) * [[1, 400, 90, 900]], {}, "column 3 of x has values .* 2 more"),
+        (FAR, {"standardise": True}, None),
+        (FAR, {"divisor": 1}, None),
+        (10 * X, {}, None),
+        ((20 * X).astype(np.uint8), {}, "data.divisor=255"),
+    ],
+)
+def test_wide_columns_are_warned_of(x, options, words):
+    remarks = of_arrays(mpifed.arrays(x, Y), **options).remarks
+    warned = [line for line in remarks if "may diverge" in line or "data.divisor" in line]
+    assert len(warned) == (words is not None) and all(re.search(words, line) for line in warned)
+
+
+def test_a_loss_that_leaps_is_warned_of_once(tmp_path: Path):
+    data = mpifed.arrays(X * [[1, 900, 1, 1]], Y)
+    options = {"data": data, "clients": 2, "rounds": 3, "evaluation.every": 1, "local.lr": 30}
+    run = mpifed.run(output=tmp_path / "run", **options)
+    first, *others = run.metrics["train_loss"]
+    assert max(others) > 10 * first
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert log.count("the training loss is") == 1 and "local.lr is too large" in log
+    calm = mpifed.run(output=tmp_path / "calm", **{**options, "local.lr": 1e-9})
+    assert "training loss" not in (calm.directory / "log.txt").read_text()
 
 
 def test_clients_and_classes_keep_their_names(life: Path, capsys):

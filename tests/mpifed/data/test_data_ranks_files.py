@@ -51,6 +51,8 @@ def write_own(folder: Path) -> None:
     np.savez(folder / "own.npz", x=X, y=Y, who=np.arange(150) % 12)
     rows = [",".join(map(str, (*row, label))) for row, label in zip(X.tolist(), Y, strict=True)]
     (folder / "own.csv").write_text("\n".join(["a,b,c,label", *rows]))
+    texts = [f"{'so ' * n}{'good' if n % 2 else 'bad'},{n % 2},{n % 12}" for n in range(150)]
+    (folder / "texts.csv").write_text("\n".join(["text,label,who", *texts]))
 
 
 CASES = {
@@ -61,6 +63,7 @@ CASES = {
     "omniglot": (write_omniglot, "omniglot", {"raw": ".", "size": 20, "rotation_spread": 30.0}),
     "npz": (write_own, "npz", {"path": "own.npz", "client": "who", "partition": "natural"}),
     "csv": (write_own, "csv", {"path": "own.csv", "partition": "dirichlet", "standardise": True}),
+    "labelled texts": (write_own, "labelled_texts", {"path": "texts.csv", "client": "who"}),
     "shakespeare": (
         lambda folder: (folder / "play.txt").write_text(play_of([150 + 9 * i for i in range(13)])),
         "shakespeare",
