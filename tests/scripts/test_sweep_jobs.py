@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from mpifed.config.experiments import safe
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED
-from mpifed.sweep import __main__ as command
+from mpifed.sweep import processes
 from mpifed.sweep.plan import (
     SHORT,
     Planned,
@@ -60,7 +60,7 @@ def commands(runs: list[Planned], before: str = "") -> list[list[str]]:
 @pytest.fixture(autouse=True)
 def no_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs of these tests write DONE alone."""
-    monkeypatch.setattr(command, "_result", lambda run: "")
+    monkeypatch.setattr(processes, "_result", lambda run: "")
 
 
 @given(st.lists(st.integers(-20, 20), min_size=1, max_size=3).filter(lambda b: b[2:] != [0]))

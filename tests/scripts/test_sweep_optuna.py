@@ -250,35 +250,24 @@ def test_what_is_below_the_median_is_pruned_after_the_warm_up(tmp_path: Path, mo
 @pytest.mark.slow
 def test_trials_are_run_directories_that_resume_and_are_pruned(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
-    words = ["digits-fedem", "clients=3", "rounds=12", "evaluation.validation_fraction=0.2", RATES]
-    command = [sys.executable, "-m", "mpifed.sweep", *words, "--optuna", "9"]
-    for name, stops in (("once", False), ("parts", True)):
-        process = subprocess.Popen(
-            [*command, "--output", tmp_path / name], stdout=subprocess.PIPE, text=True
-        )
-        if stops:
-            deadline = time.monotonic() + 120
-            while not (tmp_path / name / "trial-0006").exists() and time.monotonic() < deadline:
-                time.sleep(0.02)
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=120)
-            assert process.returncode == 75
-            process = subprocess.Popen(
-                [*command, "--output", tmp_path / name], stdout=subprocess.PIPE, text=True
-            )
-        shown, _ = process.communicate(timeout=400)
-        assert process.returncode == 0
-    runs = [sorted((tmp_path / name).glob("trial-*")) for name in ("once", "parts")]
-    assert [run.name for run in runs[1]] == [run.name for run in runs[0]]
-    statuses = set()
-    for one, other in zip(*runs, strict=True):
-        first, second = (json.loads((run / "summary.json").read_text()) for run in (one, other))
-        assert first["status"] == second["status"]
-        assert first.get("state_digest") == second.get("state_digest")
-        statuses.add(first["status"])
-    assert "stopped_at" in statuses and "finished" in statuses
-    scores = [
-        float(read_metrics(run / "metrics.csv").texts("validation_accuracy")[-1]) for run in runs[0]
-    ]
-    assert f"validation_accuracy {max(scores):.4f}" in shown.splitlines()[-1]
-    assert run_command(["report", tmp_path / "once", "--output", tmp_path / "report"]) == 0
+    output, words = tmp_path / "out", ["digits-fedem", *WORDS, "evaluation.every=1", RATES]
+    command = [sys.executable, "-m", "mpifed.sweep", *words, "--optuna", "7", "--output", output]
+    process = subprocess.Popen(command)
+    deadline = time.monotonic() + 120
+    while not (output / "trial-0001").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 75
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True).stdout
+    runs = sorted(output.glob("trial-*"))
+    assert [run.name for run in runs] == [f"trial-{number:04}" for number in range(7)]
+    statuses = [json.loads((run / "summary.json").read_text())["status"] for run in runs]
+    assert statuses[:5] == ["finished"] * 5 and "stopped_at" in statuses[5:]
+    metrics = [read_metrics(run / "metrics.csv") for run in runs]
+    lengths = [len(each.rows) for each in metrics]
+    assert all(
+        (n < 5) == (status == "stopped_at") for n, status in zip(lengths, statuses, strict=True)
+    )
+    best = max(float(each.texts("validation_accuracy")[-1]) for each in metrics)
+    assert f"validation_accuracy {best:.4f}" in shown.splitlines()[-1]
+    assert run_command(["report", output, "--format", "none", "--output", tmp_path / "report"]) == 0
