@@ -331,20 +331,19 @@ def _settle(request: Request, communicator: Communicator) -> Settled:
             check_resume(configuration, task)
             configuration, horizon = as_begun(configuration, task)
         resume = None if request.dry_run else request.resume
-        return task, configuration, horizon, _ended(resume, task, configuration)
+        ended = _ended(resume, task, configuration) if resume else None
+        return task, configuration, horizon, ended
 
     is_first = communicator.rank == 0
     settled = agree(communicator, lambda: read() if is_first else None)
     return cast(Settled, communicator.broadcast_object(settled))
 
 
-def _ended(
-    resume: bool | Path | None, task: Task, configuration: Configuration
-) -> dict[str, Any] | None:
+def _ended(resume: bool | Path, task: Task, configuration: Configuration) -> dict[str, Any] | None:
     """Return the summary of the run to resume where it is complete and does not go on from a
     checkpoint that is named.
     """
-    summary = ended_before(task.output, configuration) if resume else None
+    summary = ended_before(task.output, configuration)
     if summary is not None and isinstance(resume, Path) and task.point:
         at_its_end = task.point.meta.round == summary["rounds"]
         named = summary["status"] == STOPPED_AT and resume.is_file()

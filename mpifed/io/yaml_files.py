@@ -11,6 +11,7 @@ import yaml
 
 from mpifed.errors import InputError, one_line
 from mpifed.io.text import read_text
+from topologies.errors import excerpt
 
 # Largest size of a YAML file, in bytes.
 MOST = 8 << 20
@@ -75,17 +76,17 @@ def read_yaml(path: Path) -> Any:
 
 def parse_value(text: str, key: str) -> Any:
     """Parse a YAML value."""
-    typed = one_line(repr(text), 100)
     try:
         value = _parse(text)
     except (yaml.YAMLError, ValueError) as error:
+        typed = one_line(repr(text), 100)
         raise InputError(f"{key}: {typed} is not a valid YAML value{_reason(error)}") from None
     for name in value if isinstance(value, dict) else ():
         option, colon, word = str(name).partition(":")
         if colon and value[name] is None:
             raise InputError(
-                f"{key}: {typed} has no space after a colon, as YAML needs one; did you mean "
-                f"{key}.{option}={word}?"
+                f"{key}: {excerpt(text)} has no space after a colon, as YAML needs one; did you "
+                f"mean {key}.{option}={word}?"
             )
     return value
 

@@ -483,7 +483,7 @@ def evaluate(
         exchange.measure(state.memory),
         _learnt(setup, trained),
         setup.model.loss.perplexity,
-        of_central(setup, state, training, draws),
+        of_central(setup, state, training, draws) if setup.central is not None else {},
     )
 
 
@@ -525,13 +525,12 @@ def remarks(setup: Setup, state: states.RunState, shards: HostedShards) -> list[
     training = training_of(setup, shards)
     of_algorithm = algorithm.remarks(state.algorithm, training, setup.exchange)
     lines = [*_unread(setup), *_of_sample(setup), *_of_attacks(setup), *of_algorithm]
-    return [*lines, *_of_central(setup, state, training)]
+    return [*lines, *(_of_central(setup, state, training) if setup.central is not None else ())]
 
 
 def _of_central(setup: Setup, state: states.RunState, training: Clients) -> list[str]:
     """Return a line about the central test set; ``InputError`` where no model is shared."""
-    if setup.central is None:
-        return []
+    assert setup.central is not None
     deploy = deployed_by(setup, state, training, Draws(setup.seed, 0))
     models, _ = shared_predictor(setup, state.algorithm, training, deploy)
     n = int(setup.central.description.n_test.sum())

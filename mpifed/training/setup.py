@@ -66,12 +66,13 @@ class Setup:
     @cached_property
     def metrics(self) -> list[Metric]:
         """The scores of ``evaluation.metrics``."""
-        return metrics_of(self.evaluation.metric_names, self.dataset.description)
+        names = self.evaluation.metric_names
+        return metrics_of(names, self.dataset.description) if names else []
 
     @property
     def central(self) -> Dataset | None:
         """The test set of ``evaluation.central``, whose "clients" are parts of it."""
-        return central_of(self.dataset)
+        return central_of(self.dataset) if self.evaluation.central else None
 
     @property
     def central_part(self) -> tuple[np.ndarray, Split]:
