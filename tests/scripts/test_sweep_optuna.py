@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from mpifed.sweep.study import Search, Study, space_of
 from mpifed.testing import run_command
 
 WORDS = ["clients=3", "rounds=4", "evaluation.validation_fraction=0.2"]
+DOCS = Path(__file__).parents[2] / "docs"
 RATES = "local.lr=log(1e-4,100)"
 
 
@@ -148,6 +150,27 @@ def test_a_failed_trial_is_tried_again_and_a_finished_one_is_taken(tmp_path: Pat
     assert states == ["RUNNING", "COMPLETE"]
     assert study.run() == 0
     assert [trial.state.name for trial in study.study.trials] == ["COMPLETE", "COMPLETE"]
+
+
+@pytest.mark.parametrize("page", ["sweeps.md", "how_do_i.md"])
+def test_commands_of_the_pages_are_accepted(page: str, capfd) -> None:
+    pytest.importorskip("optuna")
+    text = (DOCS / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    (line,) = re.findall(r"^mpifed (sweep .* --optuna .*)$", text, re.MULTILINE)
+    assert run_command([*shlex.split(line), "--dry-run"]) == 0
+    assert "20 trials, validation_accuracy" in capfd.readouterr().out
+
+
+def test_the_page_reads_a_study_with_optuna(tmp_path: Path, monkeypatch, capfd) -> None:
+    pytest.importorskip("optuna")
+    study = study_of(tmp_path / "runs" / "search", 2)
+    assert study.run() == 0
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "sweeps.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    capfd.readouterr()
+    exec(block, {})
+    best = study.study
+    assert capfd.readouterr().out == f"{best.best_params} {best.best_value}\n"
 
 
 def test_a_study_of_other_ranges_is_refused(tmp_path: Path) -> None:
