@@ -152,6 +152,22 @@ def test_a_failed_trial_is_tried_again_and_a_finished_one_is_taken(tmp_path: Pat
     assert [trial.state.name for trial in study.study.trials] == ["COMPLETE", "COMPLETE"]
 
 
+def test_a_trial_that_diverges_counts_as_pruned_and_ends(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    study = study_of(tmp_path, 3)
+    write, complete = """echo '{"status": "diverged", "rounds": 1}' >""", study.command
+
+    def command(run: Planned) -> list[str]:
+        place = run.directory
+        diverges = f"mkdir -p '{place}'; {write} '{place}/summary.json'; exit 1"
+        return ["sh", "-c", diverges] if place.name == "trial-0001" else complete(run)
+
+    study.command = command
+    assert study.run() == 0
+    states = [trial.state.name for trial in study.study.trials]
+    assert states == ["COMPLETE", "PRUNED", "COMPLETE"]
+
+
 @pytest.mark.parametrize("page", ["sweeps.md", "how_do_i.md"])
 def test_commands_of_the_pages_are_accepted(page: str, capfd) -> None:
     pytest.importorskip("optuna")
