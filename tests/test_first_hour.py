@@ -208,6 +208,18 @@ def test_student_7_a_sweep_over_seeds_and_a_table_with_spread(first, typed):
     assert spread == pytest.approx([np.mean(found), np.std(found, ddof=1)])
 
 
+def test_student_search_with_optuna(typed):
+    pytest.importorskip("optuna")
+    words = f"{WORDS} evaluation.validation_fraction=0.2 'local.lr=log(1e-3,1)'"
+    typed(f"mpifed sweep {words} --optuna 2 --output runs/search")
+    typed(f"mpifed sweep {words} --optuna 3 --output runs/search")
+    scores = pd.read_csv("runs/search/index.csv", index_col="directory")["local.lr"]
+    assert list(scores.index) == ["trial-0000", "trial-0001", "trial-0002"]
+    assert scores.between(1e-3, 1).all()
+    typed("mpifed report runs/search --format none --output found")
+    assert len(pd.read_csv("found/table.csv")) == 3
+
+
 def test_student_8_a_method_of_ones_own(typed):
     typed("mpifed new method gentle")
     own = {**SMALL, "algorithm": "gentle:Gentle"}

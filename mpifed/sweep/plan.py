@@ -27,6 +27,7 @@ from mpifed.io.atomic import replacing
 from mpifed.io.yaml_files import as_text
 from mpifed.mpi.communicator import Alone
 from mpifed.results.configurations import read_stored
+from mpifed.sweep.ranges import check_none_is_range
 
 # Placeholders of a value: the run with the preceding value of the last list, and with its first.
 PLACEHOLDERS = ("previous", "first")
@@ -142,6 +143,7 @@ def planned_runs(
 ) -> list[Planned]:
     """Plan and check every run of a sweep."""
     plain, links = split_linked(words)
+    check_none_is_range(plain)
     axes, fixed = split_axes(config.parse_overrides([written_out(word) for word in plain]))
     if links and not axes:
         raise InputError(
@@ -170,14 +172,25 @@ def planned_runs(
             needs = tuple(dict.fromkeys(others[name] for name in named))
             for key, text in links.items():
                 overrides[key] = _filled(text, others)
-        configuration = config.resolve(config.apply_overrides(mapping, overrides), ranks)
-        settings = config.to_mapping(configuration)
-        directory = output / names[number]
-        run = Planned(directory, overrides, settings["data"], needs, chosen)
-        if run.finished():  # an unfinished run is compared by mpifed.run itself when it resumes
-            check_same_run(run.directory, settings)
-        runs.append(run)
+        runs.append(planned(output / names[number], mapping, overrides, chosen, ranks, needs))
     return runs
+
+
+def planned(
+    directory: Path,
+    mapping: Mapping[str, Any],
+    overrides: dict[str, Any],
+    chosen: dict[str, Any],
+    ranks: int,
+    needs: tuple[Path, ...] = (),
+) -> Planned:
+    """Plan and check one run, whose ``overrides`` include the values that are ``chosen`` for it."""
+    configuration = config.resolve(config.apply_overrides(mapping, overrides), ranks)
+    settings = config.to_mapping(configuration)
+    run = Planned(directory, overrides, settings["data"], needs, chosen)
+    if run.finished():  # an unfinished run is compared by mpifed.run itself when it resumes
+        check_same_run(run.directory, settings)
+    return run
 
 
 def check_data(experiment: str | None, runs: Sequence[Planned], ranks: int = 1) -> None:

@@ -117,14 +117,20 @@ def check_columns(setup: Setup, columns: Sequence[str]) -> None:
     named["checkpoint.best"] = best
     if patience is not None and best is None:
         named["evaluation.patience"] = default_column(setup)
-    numbers = [column for column in columns if column != DIGEST]
     for key, column in named.items():
-        if column is None or column in numbers:
-            continue
-        hint = ""
-        if column.startswith("validation_") and not setup.evaluation.validates:
-            hint = " without evaluation.validation_fraction=0.2 or evaluation.validation_split=true"
-        raise InputError(
-            f"{key} is of the column '{column}', which metrics.csv of this run does not have"
-            f"{hint}; {closest(column, numbers)}"
-        )
+        if column is not None:
+            check_column(key, column, setup, columns)
+
+
+def check_column(key: str, column: str, setup: Setup, columns: Sequence[str]) -> None:
+    """Refuse an option that names a column which metrics.csv of the run will not have."""
+    numbers = [each for each in columns if each != DIGEST]
+    if column in numbers:
+        return
+    hint = ""
+    if column.startswith("validation_") and not setup.evaluation.validates:
+        hint = " without evaluation.validation_fraction=0.2 or evaluation.validation_split=true"
+    raise InputError(
+        f"{key} is of the column '{column}', which metrics.csv of this run does not have"
+        f"{hint}; {closest(column, numbers)}"
+    )

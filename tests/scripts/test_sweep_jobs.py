@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from mpifed.config.experiments import safe
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED
-from mpifed.sweep import __main__ as command
-from mpifed.sweep.__main__ import Sweep, processor_sets
+from mpifed.sweep import processes
 from mpifed.sweep.plan import (
     SHORT,
     Planned,
@@ -27,6 +26,7 @@ from mpifed.sweep.plan import (
     write_index,
     written_out,
 )
+from mpifed.sweep.processes import Sweep, processor_sets
 
 FINISHES = """
 import pathlib, sys, time
@@ -60,7 +60,7 @@ def commands(runs: list[Planned], before: str = "") -> list[list[str]]:
 @pytest.fixture(autouse=True)
 def no_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs of these tests write DONE alone."""
-    monkeypatch.setattr(command, "_result", lambda run: "")
+    monkeypatch.setattr(processes, "_result", lambda run: "")
 
 
 @given(st.lists(st.integers(-20, 20), min_size=1, max_size=3).filter(lambda b: b[2:] != [0]))
@@ -167,7 +167,7 @@ def test_a_request_to_stop_reaches_every_run(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from mpifed.sweep.__main__ import Sweep
+from mpifed.sweep.processes import Sweep
 from mpifed.sweep.plan import Planned
 places = [Path({str(tmp_path)!r}) / "out" / str(n) for n in range(3)]
 runs = [Planned(place, {{}}, {{}}) for place in places]
