@@ -41,9 +41,6 @@ def refused(outcome, pattern, target: Path) -> None:
         (["digits-fedem", "algorithm=fedem,fedavg"], r"'\[fedem,fedavg\]'"),
         (["digits-fedem", "local={lr:0.3}"], r"local\.lr=0\.3"),
         (["digits-fedem", f"local.epochs={2**63 - 1}"], f"local.epochs is {2**63 - 1}.*{10**13}"),
-            ["digits-fedem", f"local.epochs={2**63 - 1}"],
-            f"local.epochs is {2**63 - 1}.*10000000000000",
-        ),
         (["--resume"], "--resume.*--output DIR"),
     ],
 )
