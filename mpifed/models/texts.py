@@ -21,8 +21,8 @@ def check_tokens_of(data: Description, model: str) -> None:
 
 def check_no_columns(data: Description, model: str) -> None:
     """Refuse tables whose texts have become columns of 0 and 1, for models of tokens."""
-    made = data.preprocessing
-    if made is not None and made.categories and data.n_tokens is None:
+    preprocessing = data.preprocessing
+    if preprocessing is not None and preprocessing.categories and data.n_tokens is None:
         raise InputError(
             f"model '{model}' reads tokens, but the texts of '{data.source}' have become columns "
             "of 0 and 1; allowed: data.name=labelled_texts with data.features=COLUMN, or mlp"
