@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from mpifed.data.archives import FileOfClient
 from mpifed.data.cells import Missing, columns_of_frames
 from mpifed.data.containers import TARGETS, is_by_client, is_dataset, is_pair, is_split, is_table
-from mpifed.data.from_python import ArraysSection, arrays, hold
+from mpifed.data.from_python import ArraysSection, arrays, check_keywords, hold
 from mpifed.errors import InputError
 from topologies.parameters import options_of
 
@@ -94,6 +94,14 @@ def frame(
         **{"features": features, "drop": drop, "categories": categories, "missing": missing},
         "missing_values": missing_values,
     }
+    arguments = ("label", "client", *options_of(frame))
+    check_keywords(options, arguments, "data is mpifed.frame(...), where")
+    for name, value in (("label", label), ("client", client)):
+        if value is not None and not isinstance(value, str):
+            raise InputError(
+                f"data is mpifed.frame(...), where {name} is a {type(value).__name__}; it must be "
+                "the name of a column"
+            )
     tables = _tables(table)
     if test is not None and not isinstance(test, str):
         tables += _tables(test, is_test=True)
@@ -106,7 +114,6 @@ def frame(
         raise InputError(KEYWORDS.sub("", str(error))) from None
     remarks = tuple(KEYWORDS.sub("", remark) for remark in columns.remarks)
     columns = replace(columns, remarks=remarks)
-    arguments = ("label", "client", *options_of(frame))
     return hold(columns, {"standardise": standardise, **options}, arguments)
 
 

@@ -160,6 +160,26 @@ def tested(test: Any, names: Names) -> Samples:
     return replace(samples, is_test=np.ones(len(samples.x), bool))
 
 
+def check_keywords(options: Mapping[str, Any], arguments: Iterable[str], where: str) -> None:
+    """Refuse keywords that are no options of samples from Python.
+
+    Parameters
+    ----------
+    options : mapping
+        What was passed.
+    arguments : iterable of str
+        What its user may have meant by an unknown option.
+    where : str
+        Where it was passed, the beginning of the message.
+    """
+    allowed = {name for name in options_of(Arrays) if name not in ("digest", "client", "test")}
+    for name in options:
+        if name not in allowed:
+            raise InputError(
+                f"{where} {name} is no option; {closest(name, allowed | {*arguments})}"
+            )
+
+
 def hold(
     columns: Columns, options: Mapping[str, Any], arguments: Iterable[str] = ()
 ) -> ArraysSection:
@@ -175,12 +195,7 @@ def hold(
         What its user may have meant by an unknown option.
     """
     filled_in = {"client": columns.client is not None, "test": columns.is_test is not None}
-    allowed = {name for name in options_of(Arrays) if name not in ("digest", *filled_in)}
-    for name in options:
-        if name not in allowed:
-            raise InputError(
-                f"{PREFIX} {name} is no option; {closest(name, allowed | {*arguments})}"
-            )
+    check_keywords(options, arguments, PREFIX)
     digest = digest_of(columns)
     held = ArraysSection(name="arrays", digest=digest, **filled_in, **options)
     # The same arrays passed twice live until neither is referred to.

@@ -259,13 +259,14 @@ def _inputs(x: np.ndarray, has_gaps: bool) -> np.ndarray:
 
 
 def read_targets(columns: Columns, task: OwnTask) -> tuple[Targets, tuple[str, ...]]:
-    """Return checked targets, and a remark on what ``auto`` has guessed."""
-    if task != "auto":
-        return _of_task(columns, task), ()
-    targets = _of_task(columns, _guessed(columns.y))
-    return targets, (
-        f"data.task={targets[0]} is guessed from the targets, with {targets[2]} classes",
-    )
+    """Return checked targets, with remarks on what ``auto`` has guessed and on labels all alike."""
+    targets = _of_task(columns, _guessed(columns.y) if task == "auto" else task)
+    guess = f"data.task={targets[0]} is guessed from the targets, with {targets[2]} classes"
+    remarks = (guess,) if task == "auto" else ()
+    if targets[0] == "classification" and len(np.unique(targets[1])) == 1:
+        alike = "all samples have the same label; data.label may be another column"
+        return targets, (*remarks, alike)
+    return targets, remarks
 
 
 def _guessed(y: np.ndarray | None) -> Task:

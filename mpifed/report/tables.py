@@ -374,8 +374,9 @@ def by_client(groups: Sequence[Group]) -> Table:
     column, factor, form = "test_loss", 1.0, ".4g"
     if shows_accuracies(groups):
         column, factor, form = ACCURACY, 100.0, ".1f"
+    columns = {column: (factor, form, "")}
     counts: dict[tuple[str, str], list[str]] = {}
-    scores: dict[tuple[str, str, str], list[float]] = {}
+    scores: dict[tuple[str, str, str, str], list[float]] = {}
     classes: dict[str, str] = {}
     for group in groups:
         for run in filter(attrgetter("finished"), group.runs):
@@ -384,22 +385,38 @@ def by_client(groups: Sequence[Group]) -> Table:
                 named = map(printable, clients.class_names[:MOST_CLASSES])
                 classes[group.data] = ", ".join(named)
             names = clients.results.get("client_name", clients.results["client_id"]).astype(str)
+            for score, measure in measures_in(run.config).items():
+                if np.ndim(clients.results.get(score, 0)) == 1:
+                    decimals = ".1f" if measure.percent else ".4g"
+                    columns.setdefault(score, (measure.factor, decimals, measure.short))
             for k, name in enumerate(names.tolist()):
                 sizes = [str(clients.results[size][k]) for size in ("n_train", "n_test")]
                 counts.setdefault((group.data, name), sizes)
-                score = factor * float(clients.results[column][k])
-                scores.setdefault((group.data, name, group.method), []).append(score)
+                for score, (scale, _, _) in columns.items():
+                    values = scores.setdefault((group.data, name, group.method, score), [])
+                    if score in clients.results:
+                        values.append(scale * float(clients.results[score][k]))
     methods = {group.method: group.words[1] for group in groups}
     rows = []
     for (data, name), sizes in counts.items():
-        values = [np.array(scores.get((data, name, method), [])) for method in methods]
-        texts = [estimate(each, groups[0].spread).text(form) for each in values]
+        texts = [
+            estimate(np.array(scores.get((data, name, method, score), [])), groups[0].spread).text(
+                decimals
+            )
+            for score, (_, decimals, _) in columns.items()
+            for method in methods
+        ]
         rows.append([in_words(data), printable(name), *sizes, *texts])
     what = "Test accuracies" if column == ACCURACY else "Test losses"
     caption = [f"{what} of the clients{' in per cent' * (column == ACCURACY)}, means over seeds."]
     caption += [f"Classes of {in_words(data)}: {names}." for data, names in classes.items()]
     caption.append(_meaning(rows, groups[0].spread))
-    header = ["Data", "Client", "Training samples", "Test samples", *methods.values()]
+    titles = [
+        f"{title}, {method}" if title else method
+        for _, _, title in columns.values()
+        for method in methods.values()
+    ]
+    header = ["Data", "Client", "Training samples", "Test samples", *titles]
     return Table(header, rows, 2, " ".join(caption).rstrip())
 
 

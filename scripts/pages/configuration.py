@@ -40,6 +40,8 @@ component, `mpifed run --list all` all names. Methods, data sets, models and oth
 `python scripts/pages/configuration.py` writes this page from the code.
 """
 
+JOBS = "These keys are for [`mpifed jobs`](slurm.md); `mpifed run` reads none of them.\n"
+
 VARIABLES = """## Environment variables
 
 | variable | meaning |
@@ -49,6 +51,7 @@ VARIABLES = """## Environment variables
 | `MPIFED_DEBUG=1` | bad words and files, too, show Python's traceback |
 | `MPIFED_PREFORK=0` | each rank starts its own interpreter, in place of a fork on each node |
 | `MPIFED_PYTHON`, `MPIFED_MPI` | Python and MPI of `scripts/quickstart` and `scripts/test` |
+| `MPIFED_TRACK` | the trackers of runs without `--track` |
 | `MPI4PY_LIBMPI` | the MPI library that mpi4py loads |
 | `OMP_NUM_THREADS` | threads of a rank where `threads` is not set |
 """
@@ -104,7 +107,8 @@ def configuration() -> str:
         if kind in LISTS
     ]
     for section, component in {**SECTIONS, "job": JobOptions}.items():
-        lines += ["", f"## {section}\n", *_table(_options(component), f"{section}.")]
+        about = [JOBS] if component is JobOptions else []
+        lines += ["", f"## {section}\n", *about, *_table(_options(component), f"{section}.")]
     return "\n".join([*lines, "", VARIABLES])
 
 

@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from run_directories import fill_columns, write_run
 from scipy import stats
 
+import mpifed
 from mpifed.testing import run_command
 
 FEDAVG, LOCAL = {"name": "fedavg"}, {"name": "local"}
@@ -256,6 +257,16 @@ def test_scores_and_confusion_matrices_are_shown(scored: Path) -> None:
     # Of three seeds and the three clients in training.
     assert r"0 & \textbf{36} & 45 \\" in found.texts["confusion.tex"]
     assert "| 1 | 54 | **63** |" in found.texts["table.md"]
+
+
+def test_each_client_has_its_scores(tmp_path):
+    words = ["digits-fedem", "rounds=1", "clients=3", "evaluation.metrics=[auc, confusion]"]
+    assert run_command(["run", *words, "--output", tmp_path / "run", "--quiet"]) == 0
+    words = [tmp_path / "run", "--clients", "--output", tmp_path / "out"]
+    assert run_command(["report", *words]) == 0
+    table = (tmp_path / "out" / "clients.md").read_text(encoding="utf-8")
+    values = mpifed.read(tmp_path / "run").clients["test_auc"]
+    assert "AUC (%), FedEM" in table and all(f"| {100 * v:.1f} |" in table for v in values)
 
 
 def test_nothing_is_bold_in_a_score_of_which_nobody_knows_the_better_end(scored: Path) -> None:

@@ -263,3 +263,17 @@ def test_names_of_columns_are_refused_where_samples_have_none(keyword):
     x, y = np.zeros((4, 2)), np.arange(4) % 2
     with pytest.raises(mpifed.InputError, match=f"{keyword} .*clients="):
         mpifed.arrays(x, y, **{keyword: "hospital"})
+
+
+@pytest.mark.parametrize("keyword", ["label", "client"])
+def test_a_column_is_named_and_not_passed(keyword):
+    table = pd.DataFrame({"age": [1.0, 2.0], "hospital": ["a", "b"], "label": [0, 1]})
+    with pytest.raises(mpifed.InputError, match=f"{keyword} is a Series.* name of a column"):
+        mpifed.frame(table, **{keyword: table["hospital"]})
+    with pytest.raises(mpifed.InputError, match="labels is no option; did you mean 'label'"):
+        mpifed.frame(table, labels="hospital")
+
+
+def test_labels_that_are_all_alike_are_remarked_upon():
+    run = load_dataset(mpifed.arrays(np.zeros((20, 2)), np.ones(20, int)), 2)
+    assert any("same label" in line for line in run.remarks)
