@@ -8,10 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import optuna
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
-
 from mpifed.training.callbacks import RecordedRound
 
 # Says which trial of which study a run is: its journal, "#" and the trial's number.
@@ -27,19 +23,26 @@ COMPLETE_FIRST = 5
 PRUNED_AT = "pruned_at"
 
 
-def storage_of(journal: Path) -> JournalStorage:
+def storage_of(journal: Path) -> Any:
     """Return the storage of a study in its file."""
+    from optuna.storages import JournalStorage  # here, since an installation may be without
+    from optuna.storages.journal import JournalFileBackend
+
     return JournalStorage(JournalFileBackend(str(journal)))
 
 
 def median_pruner(warmup: int) -> Any:
     """Return the pruner, which does nothing before round ``warmup``."""
-    return optuna.pruners.MedianPruner(COMPLETE_FIRST, n_warmup_steps=warmup)
+    from optuna.pruners import MedianPruner
+
+    return MedianPruner(COMPLETE_FIRST, n_warmup_steps=warmup)
 
 
 @functools.cache
 def _trial(journal: str, number: int) -> tuple[Any, Any]:
     """Return the study and the trial of its number."""
+    import optuna
+
     storage = storage_of(Path(journal))
     # A sampler that draws nothing together: the values are drawn already.
     sampler = optuna.samplers.RandomSampler()
