@@ -21,7 +21,7 @@ from commands import (
 )
 from on_ranks import SMALL, folder_of, run_on_all, same_after_a_resume, unlike_one_rank
 
-from mpifed.errors import AgreedInputError
+from mpifed.errors import InputError
 from mpifed.testing import world
 
 CORES = {0, 1}
@@ -80,7 +80,7 @@ def test_every_rank_gets_the_result_and_the_summary_counts_all(tmp_path, monkeyp
 def test_what_hosting_ranks_refuse_is_refused_on_all(tmp_path, monkeypatch):
     two_cores(monkeypatch)
     overrides = {**SMALL, "hosts": "cores", "data.n_test": -1}
-    with pytest.raises(AgreedInputError, match=r"data\.n_test.* -1.*at least 1"):
+    with pytest.raises(InputError, match=r"data\.n_test.* -1.*at least 1"):
         run_on_all("synthetic-fedem", overrides, folder_of(tmp_path) / "run")
     assert not (folder_of(tmp_path) / "run").exists()
 
