@@ -78,8 +78,10 @@ class Mpi(Communicator):
         return Mpi(second_thread=True, comm=self._callers_comm)
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
-        if self.room:
-            answers = self._met(self.rank, np.array([mine]), math.inf if mine else patience)
+        if self._meeting is not None:
+            # Aside, as below: ranks that know of no failure may be at another operation.
+            limit = math.inf if mine else patience
+            answers = self._met(self._meeting.aside, self.rank, np.array([mine]), limit)
             return None if answers is None else bool(answers[: self.size].all())
         answer = np.zeros(1, np.int64)
         request = self._aside.Iallreduce(np.array([mine], np.int64), answer, self._mpi.MIN)
@@ -97,13 +99,15 @@ class Mpi(Communicator):
         """Leave ``values`` from byte ``start`` on in the memory that all ranks share; return its
         bytes once all have done so, which stay until they do so again.
         """
-        left = self._met(start, values, math.inf)
+        left = self._met(self._meeting, start, values, math.inf)
         assert left is not None
         return left
 
-    def _met(self, start: int, values: np.ndarray, patience: float) -> np.ndarray | None:
+    def _met(
+        self, meeting: Meeting | None, start: int, values: np.ndarray, patience: float
+    ) -> np.ndarray | None:
         """``_left``, or None where ``patience`` seconds pass before."""
-        meeting, deadline = self._meeting, time.monotonic() + patience
+        deadline = time.monotonic() + patience
         assert meeting is not None
         with heartbeat.waiting():
             meeting.turn()

@@ -25,15 +25,17 @@ class Meeting:
         How many ranks meet.
     key : bytes
         The same in all ranks that meet, and in no others.
+    aside : Meeting, optional
+        Another one, for what some ranks ask while the others may be at this one.
     area : memoryview
         Where this rank leaves bytes before it arrives. Once the meeting is over, it has those of
         all ranks, until this rank calls ``turn``.
     """
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, aside: Meeting | None = None) -> None:
         import mmap  # here, since every guard would import it
 
-        self.ranks, self.key = ranks, os.urandom(16)
+        self.ranks, self.key, self.aside = ranks, os.urandom(16), aside
         self.area, self._other_area = (memoryview(mmap.mmap(-1, ROOM)) for _ in range(2))
         self._door, self._other_door = os.pipe(), os.pipe()
         self._arrived = os.pipe()  # whose content, the number of arrived ranks, one takes at a time

@@ -171,7 +171,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         listening.setblocking(False)
         self._register(listening, self._admit)
-        self._meeting = Meeting(launch.together)
+        self._meeting = Meeting(launch.together, Meeting(launch.together))
         self._gate, self._opening = os.pipe()  # at which ranks wait until it is closed
 
     def serve(self, preload: Callable[[], object] | None) -> bool:
