@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import TINY, call, checked_refusal, checkpoints, launch, mpirun, rows
+from commands import OPEN_MPI, TINY, call, checked_refusal, checkpoints, launch, mpirun, rows
 
 import mpifed
 from mpifed.api import execute
@@ -197,7 +197,8 @@ def test_ranks_stop_alike(whole, tmp_path, monkeypatch) -> None:
     assert done.code == 0, done.err
     assert texts(tmp_path / "three") == texts(one.directory)
     assert checkpoints(tmp_path / "three") == checkpoints(one.directory)
-    monkeypatch.setenv("PATH", f"{Path(mpirun()).parent}:/usr/bin:/bin")
+    for name, value in (OPEN_MPI | {"PATH": f"{Path(mpirun()).parent}:/usr/bin:/bin"}).items():
+        monkeypatch.setenv(name, value)
     two = mpifed.run(**LONG, output=tmp_path / "two", ranks=2, on_round="heard:stop_at_two")
     assert (two.status, two.summary["rounds"]) == ("stopped_at", 2)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import OPEN_MPI, mpirun
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,7 +119,9 @@ def test_lines_may_overlap_and_stand_in_any_order(tmp_path_factory, lines):
 
 
 @pytest.mark.slow
-def test_ranks_agree_on_who_is_there(tmp_path: Path):
+def test_ranks_agree_on_who_is_there(tmp_path: Path, monkeypatch):
+    for name, value in (OPEN_MPI | {"PATH": f"{Path(mpirun()).parent}:/usr/bin:/bin"}).items():
+        monkeypatch.setenv(name, value)
     path = tmp_path / "trace.csv"
     path.write_text(FROM_TO)
     digests = []
