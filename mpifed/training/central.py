@@ -49,8 +49,6 @@ def central_scores(
     setup: Setup, state: Any, training: Clients, deploy: Deploy
 ) -> dict[str, float | None]:
     """Return the scores of the shared model on the central test set, on rank 0. Collective."""
-    if setup.central is None:
-        return {}
     models, mixture = shared_predictor(setup, state, training, deploy)
     ids, split = setup.central_part
     rows, reads = np.arange(len(ids)), of_samples(setup.metrics)
