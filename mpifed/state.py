@@ -19,7 +19,6 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -126,7 +125,7 @@ def tensors(state: Any, shared_is_rows: bool) -> Iterator[tuple[str, Tensor, boo
     >>> [(name, is_rows) for name, _, is_rows in tensors(example, shared_is_rows=False)]
     [('model', False), ('variate', True)]
     """
-    for field in _fields(type(state)):
+    for field in dataclasses.fields(state):
         value = getattr(state, field.name)
         if not isinstance(value, Tensor) and dataclasses.is_dataclass(value):
             prefix = _prefix(field)
@@ -136,11 +135,6 @@ def tensors(state: Any, shared_is_rows: bool) -> Iterator[tuple[str, Tensor, boo
             owner = field.metadata["owner"]
             goes_along = owner in ("shared", "follows") and shared_is_rows
             yield field.name, value, owner == "client" or goes_along
-
-
-@cache
-def _fields(kind: type) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(kind)
 
 
 def _prefix(field: dataclasses.Field[Any]) -> str:
