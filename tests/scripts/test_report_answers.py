@@ -106,6 +106,21 @@ def test_only_settings_that_somebody_has_set_are_shown(tmp_path: Path) -> None:
     assert "algorithm.n_components" in shown
 
 
+@pytest.mark.parametrize(
+    ("chosen", "defaults"),
+    [
+        ({"name": "csv", "path": "p.csv", "label": "ill"}, {"standardise": True, "min_samples": 5}),
+        ({"name": "arrays", "digest": "5eed"}, {"min_samples": 5}),
+    ],
+)
+def test_settings_of_own_data_are_those_that_somebody_has_set(
+    chosen: dict, defaults: dict, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "a", data={**chosen, **defaults})
+    shown = words_of(report(tmp_path).texts["report.html"], "settings")
+    assert set(re.findall(r"\bdata\.(\w+)", shown)) == {*chosen}
+
+
 def test_numbers_of_a_column_have_as_many_decimals(tmp_path: Path) -> None:
     losses = {"fedavg": (0.59081, 0.6), "local": (0.4, 0.431234)}
     for name, of_seeds in losses.items():
