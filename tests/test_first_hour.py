@@ -351,7 +351,7 @@ def test_administrator_2_memory_and_bytes_before_a_run(first, typed):
 
 def test_administrator_3_the_script_of_a_job(typed):
     Path("site.yaml").write_text("{account: my-project, modules: [gcc/13]}")
-    script = typed(f"mpifed jobs render {WORDS} job.ranks=100 --site site.yaml").out
+    script = typed(f"mpifed jobs render {WORDS} job.ranks=4 --site site.yaml").out
     assert re.search(r"^#.*my-project$(.*\n)+module load -- gcc/13$", script, re.MULTILINE)
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
