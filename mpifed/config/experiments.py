@@ -45,8 +45,8 @@ DEFAULTS = {
 
 LONGEST = 120
 
-# The key that a message is about, with which it begins.
-ABOUT = re.compile(r"(?:Unknown (?:option|configuration key) )?'?([\w.]+)")
+# The key with which a message begins.
+KEY = re.compile(r"(?:Unknown (?:option|configuration key) )?'?([\w.]+)")
 
 
 def experiment_names() -> list[str]:
@@ -101,13 +101,13 @@ def naming_line(experiment: str | None, overrides: Iterable[str]) -> Iterator[No
     try:
         yield
     except InputError as error:
-        about, path = ABOUT.match(str(error)), Path(experiment or "")
-        if about is not None and path.suffix in YAML_FILES and path.is_file():
-            key, section = about[1], about[1].rpartition(".")[0]
-            typed = any(f".{each}." in f".{key}." for each in overrides)
+        first, path = KEY.match(str(error)), Path(experiment or "")
+        if first is not None and path.suffix in YAML_FILES and path.is_file():
+            key, section = first[1], first[1].rpartition(".")[0]
+            is_overridden = any(f".{each}." in f".{key}." for each in overrides)
             has_section = key.endswith(".name") or f"{key} is missing" in str(error)
             line = line_of(path, key) or (line_of(path, section) if has_section else None)
-            if line is not None and not typed:
+            if line is not None and not is_overridden:
                 error.args = (f"{path}, line {line}: {error}",)
         raise
 
