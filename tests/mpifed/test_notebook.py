@@ -43,7 +43,8 @@ def test_the_package_has_its_public_names_alone_and_waits_for_torch():
 @pytest.mark.parametrize("name", ["run", "load", "read", "arrays", "frame", "plot"])
 def test_functions_have_true_signatures_types_and_documentation(name):
     function = getattr(mpifed, name)
-    signature, hints = inspect.signature(function), typing.get_type_hints(function, None, {"Axes": plt.Axes})
+    signature = inspect.signature(function)
+    hints = typing.get_type_hints(function, None, {"Axes": plt.Axes})
     named = [each.name for each in signature.parameters.values()]
     assert {*named, "return"} == {*hints} and hints["return"] is not typing.Any
     text = inspect.cleandoc(function.__doc__)
