@@ -446,6 +446,17 @@ def test_a_run_is_cited(first, typed):
     assert "@software{mpifed," in bibtex and "Mixture of Distributions" in bibtex
 
 
+def test_a_key_is_explained_by_its_full_name(typed):
+    shown = typed("mpifed run --list evaluation.central").out
+    assert "'holdout'" in shown and "(default null)" in shown
+    assert "of fedprox" in typed("mpifed run --list algorithm.mu").out
+
+
+def test_curves_of_two_methods_are_drawn_together(study):
+    axes = mpifed.plot({"FedAvg": study / "fedavg-0", "Local": study / "local-0"})
+    assert [line.get_label() for line in axes.get_lines()] == ["FedAvg", "Local"]
+
+
 def test_a_cluster_is_tried_on_one_page(typed):
     assert "page" in typed("mpifed test --ranks 2 --output tried.md").out
     page = Path("tried.md").read_text(encoding="utf-8")
