@@ -82,6 +82,9 @@ def report(words: Sequence[str]) -> int:
     runs = find_runs(options.run_dirs)
     groups, notes = group_runs(runs)
     against = options.against and _method("--against", options.against, groups)
+    if against is not None and {group.method for group in groups} == {against}:
+        notes.append(f"{in_words(against)} is the only method: --against compares it with none")
+        against = None
     names = {_method("--label", name, groups): text for name, text in options.label}
     groups = [
         replace(group, name=names.get(group.method, ""), spread=options.spread) for group in groups
@@ -119,7 +122,9 @@ def report(words: Sequence[str]) -> int:
                     dict(options.title), dict(options.x_label))  # fmt: skip
     figures: dict[str, Callable[[], Figure]] = {}
     if request is not None and options.figure:
-        chart = chart_of(series(runs, request), request)
+        left_out = {run.path for group in groups for run in group.left_out}
+        drawn = [run for run in runs if run.path not in left_out]
+        chart = chart_of(series(drawn, request), request)
         figures[chart.column] = partial(figure_of, chart, pictures)
     elif request is not None:
         cells, name = grids(runs, request), grid_name(request)

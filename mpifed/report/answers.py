@@ -33,6 +33,7 @@ def answers(groups: Sequence[Group], against: str | None = None, digits: int = 2
                 prefix = f"{chosen[0].words[0]}: " * (len(datas) > 1)
                 of_data, seeds = _of_data(chosen, column, against, digits)
                 sentences += [prefix + one for one in of_data]
+                sentences += [prefix + _left_out(group) for group in chosen if group.left_out]
                 counts += [seeds] * (seeds < FEW)
     if counts:
         few = "One seed" if min(counts) == 1 else "Two seeds"
@@ -81,6 +82,17 @@ def _of_data(
     others_in_table = f"The table compares {len(order_of) - MOST} more methods."
     seeds = min((each.count for each in apart.values() if each.count), default=FEW)
     return [first, *others, *[others_in_table] * (len(order_of) > MOST)], seeds
+
+
+def _left_out(group: Group) -> str:
+    """Tell of the seeds that are part of no mean."""
+    count = len(group.left_out)
+    states = {"diverged" if run.diverged else "unfinished" for run in group.left_out}
+    verb, them = ("is", "it") if count == 1 else ("are", "them")
+    return (
+        f"{count} of {count + len(group.runs)} seeds of {group.words[1]} {verb} "
+        f"{' or '.join(sorted(states))}: means leave {them} out."
+    )
 
 
 def _sentence(name: str, other: str, apart: Estimate, sign: int, form: str, points: str) -> str:
