@@ -91,12 +91,12 @@ def report(words: Sequence[str]) -> int:
     ]
     request = request and with_full_keys(runs, replace(request, spread=options.spread))
     scores = [ACCURACY, DECILE] * tables.shows_accuracies(groups)
-    printed = [tables.results(groups, scores + tables.printed(groups))]
+    printed = [tables.results(groups, scores + tables.measured(groups))]
     texts = {
         "table.md": tables.report_markdown(groups, notes),
         "table.csv": tables.report_csv(groups),
     }
-    latex = {"table.tex": tables.results(groups, scores + tables.measured(groups))}
+    latex = {"table.tex": printed[0]}
     if against is not None or options.target is not None:
         compared = tables.comparison(groups, against, options.target)
         texts["comparison.md"] = compared.markdown()

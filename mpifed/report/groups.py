@@ -314,7 +314,8 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     for (data, method), members in seeds.items():
         # A mean over runs at different rounds would be one of nothing.
         last = max(map(_progress, members.values()))
-        counted, excluded = [], []
+        counted: list[Run] = []
+        excluded: list[Run] = []
         for run in members.values():
             (counted if run.finished or _progress(run) == last else excluded).append(run)
         groups.append(Group(data, method, tuple(counted), left_out=tuple(excluded)))
