@@ -197,13 +197,13 @@ def reader_of(path: str) -> str | None:
     for ending, name in READERS.items():
         if path.lower().endswith(ending):
             return name
-    is_directory = path not in DATASETS and Path(path).expanduser().is_dir()
+    is_directory = path not in DATASETS and Path(os.path.expanduser(path)).is_dir()
     return reader_of_directory(path) if is_directory else None
 
 
 def reader_of_directory(path: str) -> str:
     """Return the data set that reads the files of a directory, by their endings."""
-    for folder, folders, files in os.walk(Path(path).expanduser()):
+    for folder, folders, files in os.walk(Path(os.path.expanduser(path))):
         folders[:] = sorted(each for each in folders if not each.startswith("."))
         endings = {
             ending: READERS[ending]

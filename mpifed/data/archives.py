@@ -133,7 +133,7 @@ def home(raw: str | None, folder: str) -> Path:
         raise InputError(
             "data.raw is empty and MPIFED_DATA is not set; one of them must say where the files are"
         )
-    path = Path(common or "", folder) if raw is None else Path(raw).expanduser()
+    path = Path(common or "", folder) if raw is None else Path(os.path.expanduser(raw))
     # False also for names that are too long.
     if os.path.isdir(path) or (os.path.isfile(path) and is_archive(path)):
         return path
@@ -158,7 +158,7 @@ def located(path: str | None, folder: str, raw: str | None = None) -> Path:
         raise InputError(
             f"data.raw is '{directory}', which holds {len(files)} files; data.path must name one"
         )
-    candidates = [Path(path).expanduser() if raw is None else home(raw, folder) / path]
+    candidates = [Path(os.path.expanduser(path)) if raw is None else home(raw, folder) / path]
     if raw is None and os.sep not in path and os.environ.get("MPIFED_DATA"):
         candidates.append(Path(os.environ["MPIFED_DATA"]) / folder / path)
     for candidate in candidates:

@@ -217,7 +217,7 @@ class Preprocessing:
         import pandas
 
         if isinstance(samples, (str, os.PathLike)):
-            path = Path(samples).expanduser()
+            path = Path(os.path.expanduser(samples))
             with reading(path):
                 as_texts = self.columns if self.tokeniser else self.categories
                 marks = self.delimiter, self.decimal, self.missing_values, self.encoding

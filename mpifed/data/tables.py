@@ -120,7 +120,7 @@ def with_partition(options: dict[str, Any], n_training: int) -> dict[str, Any]:
     """Fill in partition and split, by whether samples have clients and marks for testing, as those
     in a directory of clients' files do.
     """
-    directory = Path(str(options.get("path") or os.devnull)).expanduser()
+    directory = Path(os.path.expanduser(str(options.get("path") or os.devnull)))
     by_client = bool(options.get("client")) or directory.is_dir()
     marked = bool(options.get("test")) or all((directory / part).is_dir() for part in PARTS)
     automatic = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,14 +106,14 @@ class Windows:
 
 def read_windows(path: str) -> Windows:
     """Read a file of availability; ``InputError`` with its first fault."""
-    file = Path(path).expanduser()
+    file = Path(os.path.expanduser(path))
     return _windows_in(path, file.stat().st_mtime_ns if file.exists() else 0)
 
 
 @functools.lru_cache(maxsize=8)
 def _windows_in(path: str, changed: int) -> Windows:
     """The content of a file that was last ``changed`` so many nanoseconds after 1970."""
-    rows = list(csv.reader(read_text(Path(path).expanduser()).splitlines()))
+    rows = list(csv.reader(read_text(Path(os.path.expanduser(path))).splitlines()))
     header = [name.strip().lower() for name in rows[0]] if rows else []
     where = f"participation.path is '{path}', where"
     if header not in HEADERS:

@@ -299,7 +299,7 @@ def make_dataset(configuration: Configuration, communicator: Communicator) -> Da
 
 def _central_file(name: str, dataset: Dataset, communicator: Communicator) -> Dataset | None:
     """Return the samples in a file as a central test set for a data set; collective."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     try:
         if path.suffix not in OWN_DATA["federated"]:
             return dataset.hold_out_published(path)

@@ -88,7 +88,7 @@ class ImageFolder(PooledDataset, tables.OwnSamples):
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """Fill in partition and split, by the folders, where they are here."""
-        if not Path(options["path"]).expanduser().exists():
+        if not Path(os.path.expanduser(options["path"])).exists():
             return tables.with_partition(options, n_training)
         first, *_ = files = pictures_in(located(options["path"]))
         partition = "iid" if first.client is None else "natural"
@@ -104,7 +104,7 @@ class ImageFolder(PooledDataset, tables.OwnSamples):
 
 def located(path: str) -> Path:
     """Return the directory or archive; ``InputError`` where there is none."""
-    root = Path(path).expanduser()
+    root = Path(os.path.expanduser(path))
     if os.path.isdir(root) or (os.path.isfile(root) and archives.is_archive(root)):
         return root
     raise InputError(f"data.path is '{root}', but there is no such directory or archive")

@@ -133,7 +133,7 @@ class Csv(PooledDataset, tables.OwnSamples):
 
     def hold_out_published(self, file: Path | None = None) -> Dataset | None:
         """Take the marked samples, or those of a ``file`` with the same columns."""
-        path = Path(self._file_options["path"]).expanduser()
+        path = Path(os.path.expanduser(self._file_options["path"]))
         if file is None:
             return super().hold_out_published()
         if self._file_options["test"] or path.is_dir():
@@ -156,7 +156,7 @@ class Csv(PooledDataset, tables.OwnSamples):
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
         """Return the samples in the file, or in those of a directory."""
-        directory = Path(options["path"]).expanduser()
+        directory = Path(os.path.expanduser(options["path"]))
         if directory.is_dir():
             return (
                 f"data.path is '{directory}', where",
@@ -349,7 +349,7 @@ class Npz(PooledDataset, tables.OwnSamples):
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
         """Return the samples in the file, or in those of a directory."""
-        directory = Path(options["path"]).expanduser()
+        directory = Path(os.path.expanduser(options["path"]))
         if directory.is_dir():
             return (
                 f"data.path is '{directory}', where",
@@ -469,7 +469,7 @@ class Parquet(PooledDataset, tables.OwnSamples):
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
         """Return the samples in the files."""
-        directory = Path(options["raw"]).expanduser()
+        directory = Path(os.path.expanduser(options["raw"]))
         where = f"data.raw is '{directory}', where", directory.name.removesuffix(".parquet")
         if not isinstance(options["features"], str):
             return *where, read_parquet_tables(directory, options)
@@ -479,9 +479,9 @@ class Parquet(PooledDataset, tables.OwnSamples):
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """Fill in inputs, partition and split, by what the files hold, where they are here."""
-        if not Path(options["raw"]).expanduser().exists():
+        if not Path(os.path.expanduser(options["raw"])).exists():
             return tables.with_partition(options, n_training)
-        files = parquet_paths(Path(options["raw"]).expanduser(), "parquet")
+        files = parquet_paths(Path(os.path.expanduser(options["raw"])), "parquet")
         if options["features"] is None:
             options = {**options, "features": column_of_arrays(files[0], options)}
         is_table = not isinstance(options["features"], str)
