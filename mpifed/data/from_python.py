@@ -24,18 +24,8 @@ from mpifed.data.containers import (
     merged,
     samples_of,
 )
-from mpifed.data.partitioned import PooledDataset
-from mpifed.data.partitions import Choose, GroupedName, Parts
 from mpifed.data.preprocessing import Preprocessing
-from mpifed.data.tables import (
-    Columns,
-    Divisor,
-    OwnSamples,
-    OwnTask,
-    count_sources,
-    reader,
-    with_partition,
-)
+from mpifed.data.tables import Columns, OwnNumbers, with_partition
 from mpifed.errors import InputError, closest
 from mpifed.mpi.communicator import Communicator
 from topologies.parameters import options_of
@@ -206,18 +196,11 @@ def hold(
     return held
 
 
-class Arrays(PooledDataset, OwnSamples):
+class Arrays(OwnNumbers):
     """Arrays or a torch data set that a Python program passes: ``data=mpifed.arrays(x, y)``.
 
     Parameters
     ----------
-    partition : str, optional
-        How samples are dealt to the clients. None is natural where each sample has a client, else
-        iid.
-    split : {'60_20_20', 'in_order', 'published'}, optional
-        How a client's samples become training, validation and test samples: 60/20/20 at random, the
-        same in the order of the source, or tested on those that are marked. None is published where
-        an option marks test samples, else 60_20_20.
     digest : str, optional
         SHA-256 of the arrays, which ``mpifed.arrays`` fills in. A run is resumed with the same
         arrays only.
@@ -233,12 +216,6 @@ class Arrays(PooledDataset, OwnSamples):
         run_seed: int,
         communicator: Communicator,
         *,
-        partition: GroupedName | None = None,
-        split: Parts | None = None,
-        choose: Choose = "random",
-        task: OwnTask = "auto",
-        divisor: Divisor | None = None,
-        standardise: bool = False,
         digest: str = "",
         client: bool = False,
         test: bool = False,
@@ -246,10 +223,7 @@ class Arrays(PooledDataset, OwnSamples):
     ) -> None:
         agrees = communicator.gather_object(not _ARRAYS or digest in _ARRAYS)
         reading = {"digest": digest, "agrees": agrees}
-        source = reader(self.read, reading, task, divisor, standardise)
-        options["partition"], options["split"] = partition or "iid", split
-        run = n_clients, run_seed, communicator
-        super().__init__(source, {"choose": choose}, *run, **options)
+        super().__init__(reading, n_clients, run_seed, communicator, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
@@ -264,11 +238,6 @@ class Arrays(PooledDataset, OwnSamples):
                 "data.name is 'arrays', which a Python program passes: data=mpifed.arrays(x, y)"
             )
         return with_partition(options, n_training)
-
-    @classmethod
-    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
-        """Return how many sources have enough samples, or a number that does for others."""
-        return count_sources(cls.read, options, run_seed)
 
 
 def checked_columns(digest: str, agrees: list[bool] | None) -> tuple[str, str, Columns]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from annotated_types import Ge, Le
 
 from mpifed.data.archives import PARTS
-from mpifed.data.base import Task, check_texts
-from mpifed.data.partitioned import Pool, Source
-from mpifed.data.partitions import share_of
-from mpifed.data.preprocessing import Preprocessing
+from mpifed.data.base import Description, NewSamples, Task, bad_row, check_texts
+from mpifed.data.partitioned import Pool, PooledDataset, Source
+from mpifed.data.partitions import Choose, GroupedName, Parts, share_of
+from mpifed.data.preprocessing import NUMBERS, Preprocessing
 from mpifed.errors import InputError, closest, one_line
 
 # Whole numbers are guessed to be labels where so many at most are different, and stay what they
@@ -63,27 +65,6 @@ class Columns:
         return self.preprocessing.missing == "mean"
 
 
-class OwnSamples:
-    """The options that data sets of a user's own samples have in common.
-
-    Parameters
-    ----------
-    choose : {'random', 'first', 'largest'}
-        Which sources are taken in the partition ``natural`` where there are more than clients.
-    task : {'auto', 'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
-        What is to be learnt. ``sequence`` is a label at each position of x. ``auto`` is unlabelled
-        without targets, classification for texts and for whole numbers of which at most 1000 are
-        different, multi_label for several columns of 0 and 1, regression for the rest; columns with
-        one 1 in each row are refused.
-    divisor : int, optional
-        A sample is x over this number, as 255 for pictures of bytes. None is 255 for pictures in
-        parquet files, else 1.
-    standardise : bool
-        Whether inputs that are numbers get mean 0 and standard deviation 1 over the training
-        samples of all clients together; those of tables (``csv``) do unless it is false.
-    """
-
-
 # Returns the beginning of messages about samples, the name of the data, and the samples.
 Read = Callable[[Mapping[str, Any]], tuple[str, str, Columns]]
 
@@ -128,6 +109,103 @@ def with_partition(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         "split": "published" if marked else "60_20_20",
     }
     return {**options, **{name: options.get(name) or automatic[name] for name in automatic}}
+
+
+class OwnSamples(PooledDataset):
+    """A user's own samples, which ``read`` returns.
+
+    The class of a data set passes what ``read`` is called with; the task, divisor and whether
+    numbers are standardised; then what it is made with itself, see ``Dataset``.
+
+    Parameters
+    ----------
+    partition : str, optional
+        How samples are dealt to the clients. None is natural where each sample has a client, else
+        iid.
+    split : {'60_20_20', 'in_order', 'published'}, optional
+        How a client's samples become training, validation and test samples: 60/20/20 at random, the
+        same in the order of the source, or tested on those that are marked. None is published where
+        samples are marked for tests, else 60_20_20.
+    choose : {'random', 'first', 'largest'}
+        Which sources are taken in the partition ``natural`` where there are more than clients.
+    """
+
+    def __init__(
+        self,
+        reading: Mapping[str, Any],
+        form: tuple[OwnTask, int | None, bool],
+        *run: Any,
+        partition: GroupedName | None = None,
+        split: Parts | None = None,
+        choose: Choose = "random",
+        **options: Any,
+    ) -> None:
+        self._reading = reading
+        options["partition"], options["split"] = partition or "iid", split
+        super().__init__(reader(self.read, reading, *form), {"choose": choose}, *run, **options)
+
+    @staticmethod
+    @abstractmethod
+    def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
+        """Return the beginning of messages about samples, the name of the data, and the samples."""
+
+    @property
+    def label(self) -> str | None:
+        """Name of the column of targets in tables."""
+        label: str | None = self._reading.get("label")
+        return label
+
+    def new_samples(self, samples: Any, label: str | None = None) -> NewSamples:
+        """Read a file as that of the data, without its clients; see ``Dataset``."""
+        preprocessing, shape = self.description.preprocessing, self.description.input_shape
+        if preprocessing.columns:
+            return preprocessing.with_targets(samples, label or self.label, shape)
+        file = next((name for name in ("path", "raw") if name in self._reading), None)
+        if file is None or not isinstance(samples, Path):
+            raise InputError("the data are arrays; allowed with them: holdout, or arrays (x, y)")
+        of_nobody = {file: str(samples), "client": None, "test": None}
+        _, _, columns = self.read({**self._reading, **of_nobody})
+        return preprocessing.encode(columns.x, shape), columns.y
+
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """Fill in partition and split, by whether samples have clients and marks for testing."""
+        return with_partition(options, n_training)
+
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many sources have enough samples, or a number that does for others."""
+        return count_sources(cls.read, options, run_seed)
+
+
+class OwnNumbers(OwnSamples):
+    """A user's own samples that hold numbers.
+
+    Parameters
+    ----------
+    task : {'auto', 'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
+        What is to be learnt. ``sequence`` is a label at each position of x. ``auto`` is unlabelled
+        without targets, classification for texts and for whole numbers of which at most 1000 are
+        different, multi_label for several columns of 0 and 1, regression for the rest; columns with
+        one 1 in each row are refused.
+    divisor : int, optional
+        A sample is x over this number, as 255 for pictures of bytes. None is 255 for pictures in
+        parquet files, else 1.
+    standardise : bool
+        Whether inputs that are numbers get mean 0 and standard deviation 1 over the training
+        samples of all clients together; those of tables (``csv``) do unless it is false.
+    """
+
+    def __init__(
+        self,
+        reading: Mapping[str, Any],
+        *run: Any,
+        task: OwnTask = "auto",
+        divisor: Divisor | None = None,
+        standardise: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(reading, (task, divisor, standardise), *run, **options)
 
 
 def check_columns(
@@ -269,6 +347,42 @@ def read_targets(columns: Columns, task: OwnTask) -> tuple[Targets, tuple[str, .
     return targets, remarks
 
 
+def targets_like(x: np.ndarray, y: Any, description: Description) -> np.ndarray:
+    """Return targets of new inputs, checked, as those of a description are."""
+    if y is not None and np.shape(y)[:1] != (len(x),):
+        raise InputError(f"x has {len(x)} samples, but targets have the shape {np.shape(y)}")
+    if description.task == "classification" and y is not None:
+        values = _labels_like(y, description.class_names)
+    else:
+        _, values, n_classes, _ = _of_task(Columns(x, y), description.task)
+        if description.task != "sequence" and n_classes != description.n_classes:
+            raise InputError(f"it has {n_classes} targets, and the data {description.n_classes}")
+    bad = bad_row(torch.from_numpy(x), torch.from_numpy(values), description)
+    if bad is not None:
+        raise InputError(f"it has {bad[1]} in sample {bad[0]}")
+    return values
+
+
+def _labels_like(y: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+    """Labels as the places of their names, or as they are where names are of other labels."""
+    values, numbers = numbered(_in_a_row(y), "label")
+    texts = [str(value) for value in values.tolist()]
+    are_numbers = all(map(NUMBERS["point"].fullmatch, names))
+    if _is_whole(values) and not (names and are_numbers):
+        return values.astype(np.int64)[numbers]
+    unknown = [text for text in texts if text not in names]
+    if unknown:
+        allowed = one_line(", ".join(names), 200) or "whole numbers"
+        raise InputError(f"it has the label '{one_line(unknown[0], 60)}'; the data have {allowed}")
+    return np.array([names.index(text) for text in texts])[numbers]
+
+
+def _in_a_row(y: np.ndarray) -> np.ndarray:
+    """Labels (samples,), also of one column or of one-hot rows."""
+    y = y.reshape(-1) if y.shape == (len(y), 1) else y
+    return y.argmax(axis=1) if y.ndim == 2 and y.dtype.kind in "biuf" and _is_one_hot(y) else y
+
+
 def _guessed(y: np.ndarray | None) -> Task:
     if y is None:
         return "unlabelled"
@@ -320,9 +434,7 @@ def _of_task(columns: Columns, task: Task) -> Targets:
 
 def _labels(y: np.ndarray, names: tuple[str, ...]) -> Targets:
     """Whole numbers from 0 on stay; other numbers and texts become the place in their order."""
-    y = y.reshape(-1) if y.shape == (len(y), 1) else y
-    if y.ndim == 2 and y.dtype.kind in "biuf" and _is_one_hot(y):
-        y = y.argmax(axis=1)
+    y = _in_a_row(y)
     if y.ndim == 1 and _is_whole(y) and 0 <= y.min() <= y.max() < MOST_LABELS:
         return _counted("classification", y.astype(np.int64), names)
     values, numbers = numbered(y, "label")

@@ -20,7 +20,14 @@ from mpifed.components.tables import OWN_DATA
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.config.requirements import fits_gpu
 from mpifed.data.base import Dataset, Description
-from mpifed.data.central import HOLDOUT, Together, WithCentral, check_alike, with_held_out
+from mpifed.data.central import (
+    HOLDOUT,
+    Together,
+    WithCentral,
+    check_alike,
+    of_new_samples,
+    with_held_out,
+)
 from mpifed.data.derived import Checked, HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers, attackers, check_labels
@@ -298,11 +305,11 @@ def make_dataset(configuration: Configuration, communicator: Communicator) -> Da
 
 
 def _central_file(name: str, dataset: Dataset, communicator: Communicator) -> Dataset | None:
-    """Return the samples in a file as a central test set for a data set; collective."""
+    """Return the samples in a file, or of a program, as a central test set; collective."""
     path = Path(os.path.expanduser(name))
     try:
         if path.suffix not in OWN_DATA["federated"]:
-            return dataset.hold_out_published(path)
+            return of_new_samples(name, dataset, communicator)
         kind: Any = find("data", "federated")
         count = kind.count_clients({"path": str(path)}, 0)
         central = Together(kind(count, 0, communicator, path=str(path)))

@@ -197,7 +197,7 @@ PATIENTS = ("data=train.csv", "data.label=ill", "data.client=hospital", "model=l
         (["evaluation.central=hold_out"], "holdout"),
         (["evaluation.central=other.h5"], "input_shape"),
         (["evaluation.central=test.csv"], "federated"),
-        (["evaluation.central=test.csv", *PATIENTS], "texts that the data lack"),
+        (["evaluation.central=test.csv", *PATIENTS], "'x' in column 'sex' on line 3 "),
         (["evaluation.central=lacks.csv", *PATIENTS], "sex"),
     ],
 )

@@ -12,7 +12,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from PIL import Image
 
-from mpifed.dataset import PooledDataset, archives, check_memory, decoded, partitions, tables
+from mpifed.dataset import archives, check_memory, decoded, tables
 from mpifed.errors import InputError, one_line
 
 ENDINGS = (".png", ".jpg", ".jpeg")
@@ -34,7 +34,7 @@ class Picture:
     split: str | None = None
 
 
-class ImageFolder(PooledDataset, tables.OwnSamples):
+class ImageFolder(tables.OwnNumbers):
     """Your own pictures (PNG, JPEG) in a folder for each class: ``DIR/cat/1.png``.
 
     Above the classes there may be folders of clients, ``DIR/oslo/cat/1.png``, and above these
@@ -43,13 +43,6 @@ class ImageFolder(PooledDataset, tables.OwnSamples):
 
     Parameters
     ----------
-    partition : str, optional
-        How samples are dealt to the clients. None is natural where there are folders of clients,
-        else iid.
-    split : {'60_20_20', 'in_order', 'published'}, optional
-        How a client's samples become training, validation and test samples: 60/20/20 at random, the
-        same in the order of the source, or tested on those in ``test``. None is published where
-        there are folders of splits, else 60_20_20.
     path : str
         The directory, or a zip or tar archive.
     size : int, optional
@@ -62,21 +55,12 @@ class ImageFolder(PooledDataset, tables.OwnSamples):
     def __init__(
         self,
         *run: Any,
-        partition: partitions.GroupedName | None = None,
-        split: partitions.Parts | None = None,
-        choose: partitions.Choose = "random",
-        task: tables.OwnTask = "auto",
-        divisor: tables.Divisor | None = None,
-        standardise: bool = False,
         path: str,
         size: Annotated[int, Ge(1), Le(4096)] | None = None,
         mode: Mode = "auto",
         **options: Any,
     ) -> None:
-        file_options = {"path": path, "size": size, "mode": mode}
-        source = tables.reader(self.read, file_options, task, divisor, standardise)
-        options["partition"], options["split"] = partition or "iid", split
-        super().__init__(source, {"choose": choose}, *run, **options)
+        super().__init__({"path": path, "size": size, "mode": mode}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
@@ -95,11 +79,6 @@ class ImageFolder(PooledDataset, tables.OwnSamples):
         split = "published" if any(file.split == TEST for file in files) else "60_20_20"
         automatic = {"partition": partition, "split": split}
         return {**options, **{name: options[name] or automatic[name] for name in automatic}}
-
-    @classmethod
-    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
-        """Return how many sources have enough samples, or a number that does for others."""
-        return tables.count_sources(cls.read, options, run_seed)
 
 
 def located(path: str) -> Path:
