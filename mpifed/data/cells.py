@@ -93,6 +93,7 @@ def columns_of(
             encoding=options.get("encoding", "utf-8"),
         ),
         remarks=(*input_remarks, *remarks),
+        label=options["label"],
     )
 
 

@@ -38,6 +38,7 @@ class ArraysSection(dict[str, Any]):
     """The section ``data`` of a configuration, with the arrays that it stands for."""
 
     columns: Columns
+    table: Any = None  # as it was passed to ``mpifed.frame``
 
 
 def arrays(
@@ -190,7 +191,7 @@ def hold(
     held = ArraysSection(name="arrays", digest=digest, **filled_in, **options)
     # The same arrays passed twice live until neither is referred to.
     registered = _ARRAYS.get(digest)
-    if registered is None or digest_of(registered) != digest:
+    if registered is None or registered.label != columns.label or digest_of(registered) != digest:
         _ARRAYS[digest] = registered = columns
     held.columns = registered
     return held
@@ -224,6 +225,11 @@ class Arrays(OwnNumbers):
         agrees = communicator.gather_object(not _ARRAYS or digest in _ARRAYS)
         reading = {"digest": digest, "agrees": agrees}
         super().__init__(reading, n_clients, run_seed, communicator, **options)
+
+    @property
+    def label(self) -> str | None:
+        """Name of the column of targets in the table that was passed."""
+        return _ARRAYS[self._reading["digest"]].label
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:

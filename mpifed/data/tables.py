@@ -47,7 +47,8 @@ class Columns:
     """Samples, one a row.
 
     ``preprocessing`` is what made x of a table, whose numbers come first, the other columns being 0
-    or 1. Where it fills in means, NaN in x is a value that is missing.
+    or 1. Where it fills in means, NaN in x is a value that is missing. ``label`` is the name of the
+    column of y.
     """
 
     x: np.ndarray
@@ -58,6 +59,7 @@ class Columns:
     divisor: int | None = None
     preprocessing: Preprocessing = Preprocessing()
     remarks: tuple[str, ...] = ()
+    label: str | None = None
 
     @property
     def has_gaps(self) -> bool:

@@ -22,6 +22,7 @@ from mpifed.components.registry import Section, named
 from mpifed.components.tables import MODELS
 from mpifed.config.configuration import Configuration, resolve, with_all_options
 from mpifed.data.base import Dataset, Description, Fresh, Shards, Split, SplitName
+from mpifed.data.central import HOLDOUT
 from mpifed.errors import InputError, closest, one_line
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.hosted import LazyShards, LoadedShards
@@ -510,7 +511,11 @@ def described(meta: checkpoint.Meta, directory: Path) -> tuple[Configuration, Da
 
     def on_demand() -> Dataset:
         try:
-            return make_dataset(resolve(meta.configuration), Alone())
+            configuration = resolve(meta.configuration)
+            if configuration.evaluation.central != HOLDOUT:  # it has no client's samples
+                evaluation = replace(configuration.evaluation, central=None)
+                configuration = replace(configuration, evaluation=evaluation)
+            return make_dataset(configuration, Alone())
         except InputError as error:
             raise InputError(f"the samples of '{directory}' cannot be loaded: {error}") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from commands import call
@@ -11,6 +12,7 @@ import mpifed
 from mpifed.data.central import central_of
 from mpifed.data.federated_file import Contents, write
 from mpifed.dataset import Description, Shards, Split
+from mpifed.errors import InputError
 from mpifed.models.loss import probabilities
 from mpifed.testing import find_item, load_dataset, run_rounds
 
@@ -141,6 +143,107 @@ def patients(path, seed, n, sexes=("f", "m")):
     lines = ["age,sex,hospital,ill", *(",".join(map(str, row)) for row in rows)]
     path.write_text("\n".join(lines) + "\n")
     return (age, sex == "f", sex == "m"), ill == "yes"
+
+
+LABELLED = {"data.label": "ill", "data.client": "hospital", "rounds": 4, "dtype": "float64"}
+
+
+@pytest.fixture
+def clinics(tmp_path):
+    """Tables of patients for training, and of others for testing whose clinics are no clients."""
+    patients(tmp_path / "train.csv", 0, 80)
+    patients(tmp_path / "test.csv", 1, 31)
+    train, test = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("train", "test"))
+    train.to_parquet(tmp_path / "train.parquet")
+    return train, test
+
+
+def central_of_run(data, central, folder, **more):
+    options = {**LABELLED, **more, "evaluation.central": central}
+    result = mpifed.run(data=data, output=folder, **options)
+    return [result.metrics[f"central_test_{name}"][-1] for name in ("loss", "accuracy")]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "directory", "marked"])
+def test_a_test_set_needs_features_and_label_alone(kind, clinics, tmp_path):
+    train, test = clinics
+    before = central_of_run(str(tmp_path / "train.csv"), str(tmp_path / "test.csv"), tmp_path / "a")
+    test = test[["ill", "sex", "age"]]
+    ending = "parquet" if kind == "parquet" else "csv"
+    data, path, more = str(tmp_path / f"train.{ending}"), tmp_path / f"new.{ending}", {}
+    if kind == "parquet":
+        test.to_parquet(path)
+    elif kind == "directory":
+        path = tmp_path / "new"
+        path.mkdir()
+        for name, part in test.groupby("sex"):
+            part.to_csv(path / f"{name}.csv", index=False)
+    else:
+        test.to_csv(path, index=False)
+    if kind == "marked":  # which the clients test on
+        train.assign(old=train["age"] > 60).to_csv(data, index=False)
+        more = {"data.test": "old"}
+    after = central_of_run(data, str(path), tmp_path / "b", **more)
+    assert (after == pytest.approx(before)) == (kind != "marked") and 0 < after[1] <= 1
+
+
+@pytest.mark.parametrize("kind", ["table", "frame", "x and y", "arrays", "of a file", "both"])
+def test_a_program_passes_a_test_set(kind, clinics, tmp_path):
+    train, test = clinics
+    path = str(tmp_path / "train.csv")
+    before = central_of_run(path, str(tmp_path / "test.csv"), tmp_path / "a")
+    data, central = path, test.drop(columns="hospital")
+    if kind == "frame":
+        central = mpifed.frame(test.rename(columns={"ill": "sick"}), label="sick")
+    elif kind == "x and y":
+        central = test[["sex", "age"]], test["ill"]
+    elif kind == "arrays":  # in the order of the columns
+        central = test[["age", "sex"]].to_numpy(object), test["ill"].to_numpy()
+    elif kind == "of a file":
+        data, central = train, str(tmp_path / "test.csv")
+    elif kind == "both":
+        data = train
+    assert central_of_run(data, central, tmp_path / "b") == pytest.approx(before)
+    if kind == "table":  # resumed with the same samples alone, and loaded without them
+        with pytest.raises(InputError, match="pass them again"):
+            mpifed.run(output=tmp_path / "b", resume=True, rounds=5)
+        again = {"rounds": 5, "evaluation": {"central": central}}
+        assert mpifed.run(output=tmp_path / "b", resume=True, **again).summary["rounds"] == 5
+        assert len(mpifed.load(tmp_path / "b").samples("Oslo").train.y)
+
+
+def test_arrays_score_data_of_arrays(tmp_path):
+    random = np.random.default_rng(0)
+    x, y = random.normal(7, 3, (90, 2)), random.choice(["a", "b"], 90)
+    np.savez(tmp_path / "train.npz", x=x, y=y)
+    np.savez(tmp_path / "test.npz", x=x[:20], y=y[:20])
+    options = {"clients": 3, "rounds": 1, "data.standardise": True, "dtype": "float64"}
+    data = str(tmp_path / "train.npz")
+    for name, central in (("a", (x[:20], y[:20])), ("b", str(tmp_path / "test.npz"))):
+        options |= {"evaluation.central": central}
+        result = mpifed.run(data=data, output=tmp_path / name, **options)
+        (model,) = mpifed.load(result).components
+        new = torch.from_numpy(mpifed.load(result).encode(x[:20]))
+        with torch.no_grad():
+            right = (model(new)[:, 0] > 0).numpy() == (y[:20] == "b")
+        assert result.metrics["central_test_accuracy"][-1] == pytest.approx(right.mean())
+    with pytest.raises(InputError, match="'c'; the data have a, b"):
+        mpifed.run(data=data, **{**options, "evaluation.central": (x[:1], ["c"])})
+
+
+@pytest.mark.parametrize("kind", ["table", "arrays"])
+def test_tests_of_the_clients_own_stay_theirs_by_half(kind, clinics, tmp_path):
+    train, test = clinics
+    options = {"rounds": 2, **HOLDOUT}
+    data = mpifed.frame(train, label="ill", client="hospital", test=test)
+    if kind == "arrays":
+        x, y = np.random.default_rng(0).normal(size=(80, 3)), np.arange(80) % 2
+        of_each = {name: (x[k::2], y[k::2]) for k, name in enumerate(("Bergen", "Oslo"))}
+        data = mpifed.arrays(of_each, test=dict.fromkeys(of_each, (x[:15], y[:15])))
+    result = mpifed.run(data=data, output=tmp_path / "run", **options)
+    for column in ("test_accuracy", "central_test_accuracy"):
+        assert np.isfinite(result.metrics[column]).all()
+    assert result.clients["n_test"].tolist() == [8, 8]
 
 
 def test_a_csv_file_is_read_as_the_data_and_scaled_by_their_training_samples(tmp_path):
