@@ -19,6 +19,7 @@ from mpifed.components.tables import (
     OWN_DATA,
 )
 from mpifed.errors import InputError, closest
+from mpifed.io.text import refuse_spreadsheet
 from mpifed.io.yaml_files import parse_value, read_yaml
 from topologies.errors import excerpt
 from topologies.parameters import options_of
@@ -194,6 +195,7 @@ def _setting(selects: bool, key: str, value: Any) -> tuple[list[str], Any, str]:
 
 def reader_of(path: str) -> str | None:
     """Return the data set that reads a file of this name, or a directory of such; or None."""
+    refuse_spreadsheet(path)
     for ending, name in READERS.items():
         if path.lower().endswith(ending):
             return name

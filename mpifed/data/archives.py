@@ -22,6 +22,7 @@ import numpy as np
 
 from mpifed.errors import InputError, PeerFailure, RunError, StopRequested, one_line
 from mpifed.io.memory import check_memory
+from mpifed.io.text import refuse_spreadsheet
 from mpifed.watchdog.heartbeat import raise_if_stop_requested
 from topologies import memory_limits
 from topologies.regular_files import check_archive, open_regular
@@ -65,6 +66,7 @@ def reading(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def opened(path: Path, held: float = 0.0) -> Iterator[Stream]:
     """Open a file for reading, decompressed by its name; ``held`` is the memory for each byte."""
+    refuse_spreadsheet(path)
     with reading(path), open_regular(path) as raw, _decompressed(path, raw, held) as stream:
         if _opener(path) is None:
             check_memory(held * os.fstat(raw.fileno()).st_size, f"'{path}' cannot be read: it")
