@@ -14,6 +14,7 @@ import torch
 from mpifed.data.base import Dataset, Description, Shards, Split, SplitName, empty_split
 from mpifed.data.derived import DerivedDataset
 from mpifed.data.partitioned import Pool, PooledDataset, Source, in_parts
+from mpifed.data.preprocessing import Preprocessing
 from mpifed.data.tables import targets_like
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
@@ -63,7 +64,8 @@ def of_new_samples(name: str, dataset: Dataset, communicator: Communicator) -> D
         elif (passed := _PASSED[name]).targets is None:
             x, targets = dataset.new_samples(passed.samples, passed.label)
         else:
-            x = description.preprocessing.encode(passed.samples, description.input_shape)
+            preprocessing = description.preprocessing or Preprocessing()
+            x = preprocessing.encode(passed.samples, description.input_shape)
             targets = passed.targets
         pool = Pool(
             *(description.source, targets_like(x, targets, description), description.n_classes),

@@ -95,6 +95,14 @@ class Preprocessing:
         """Names of the columns of numbers, which come first in an input."""
         return tuple(name for name in self.columns if name not in self.categories)
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns of an input; empty where it has none."""
+        if self.tokeniser is not None:
+            return ()
+        ones = (f"{name}_{text}" for name, texts in self.categories.items() for text in texts)
+        return (*self.numbers, *ones)
+
     @cached_property
     def text(self) -> str:
         """All of it as JSON, from which ``preprocessing_from`` makes it again."""

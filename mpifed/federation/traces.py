@@ -6,14 +6,15 @@ import csv
 import functools
 import os
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge
 
-from mpifed.errors import InputError, one_line
+from mpifed.errors import InputError, closest, one_line
 from mpifed.io.text import read_text
 
 # First lines that a file may have.
@@ -33,9 +34,10 @@ class Trace:
     Parameters
     ----------
     path : str
-        CSV file with the columns ``client,from,to``: the number of a client that is there from one
-        round to another, both included, and without ``to`` for ever. Or with the columns
-        ``client,rounds``, as 1-4 7 9-. Clients without a line are never there.
+        CSV file with the columns ``client,from,to``: a client that is there from one round to
+        another, both included, and without ``to`` for ever. Or with the columns ``client,rounds``,
+        as 1-4 7 9-. All clients are numbers from 0, or all are names as the data have them. Clients
+        without a line are never there.
     period : int, optional
         Rounds after which the file begins anew. None is never.
     weights : {'renormalised'}
@@ -48,6 +50,8 @@ class Trace:
     weights: Literal["renormalised"] = field(
         default="renormalised", metadata={"spelled_out": False}
     )
+
+    client_names = ()
 
     def present(self, clients: np.ndarray, round: int) -> np.ndarray:
         """Return which of ``clients`` are there in a round: bool, of their shape."""
@@ -70,6 +74,15 @@ class Trace:
 
     def check(self, n_clients: int) -> None:
         """Raise ``InputError`` where the file names clients that there are not."""
+        windows = read_windows(self.path)
+        unknown = [name for name in windows.lines if name not in self.client_names]
+        if unknown:
+            known = one_line(closest(unknown[0], self.client_names), 400)
+            allowed = known if self.client_names else "allowed: a whole number, at least 0"
+            raise InputError(
+                f"participation.path is '{self.path}', where line {windows.lines[unknown[0]]} has "
+                f"'{unknown[0]}' as client; {allowed}"
+            )
         largest = int(self.windows().client.max())
         if largest >= n_clients:
             raise InputError(
@@ -89,6 +102,21 @@ class Trace:
         return windows
 
 
+@dataclass(frozen=True, kw_only=True)
+class TraceOfNamed(Trace):
+    """A trace of clients that the data name."""
+
+    client_names: Sequence[str] = ()
+
+    def windows(self) -> Windows:
+        """Return the content of the file, with the numbers of clients for their names."""
+        windows, numbers = super().windows(), {name: k for k, name in enumerate(self.client_names)}
+        if not windows.lines:
+            return windows
+        client = np.array([numbers[name] for name in windows.lines])[windows.client]
+        return replace(windows, client=client)
+
+
 @dataclass(frozen=True)
 class Windows:
     """When clients are there, without overlap.
@@ -97,11 +125,15 @@ class Windows:
     ----------
     client, first, last : ndarray
         A client and its first and last round, int64 (windows,).
+    lines : mapping of str to int
+        The names of the clients in the order of their numbers, and the line of each; empty where
+        the file numbers them.
     """
 
     client: np.ndarray
     first: np.ndarray
     last: np.ndarray
+    lines: Mapping[str, int]
 
 
 def read_windows(path: str) -> Windows:
@@ -119,7 +151,8 @@ def _windows_in(path: str, changed: int) -> Windows:
     if header not in HEADERS:
         allowed = " or ".join(",".join(names) for names in HEADERS)
         raise InputError(f"{where} the first line must be {allowed}")
-    windows: dict[int, list[tuple[int, int]]] = {}
+    lines: dict[str, int] = {}
+    windows: dict[str, list[tuple[int, int]]] = {}
     for line, row in enumerate(rows[1:], 2):
         cells = [cell.strip() for cell in row]
         if not any(cells):
@@ -128,19 +161,28 @@ def _windows_in(path: str, changed: int) -> Windows:
             if len(cells) != len(header):
                 raise ValueError(f"has {len(cells)} columns, not {len(header)}")
             read = _from_to if len(header) == 3 else _rounds
-            windows.setdefault(_number(cells[0], "client", 0), []).extend(read(cells[1:]))
+            windows.setdefault(cells[0], []).extend(read(cells[1:]))
+            lines.setdefault(cells[0], line)
         except ValueError as error:
             raise InputError(f"{where} line {line} {one_line(str(error), 200)}") from None
     if not windows:
         raise InputError(f"{where} no line says when a client is there")
+    are_numbers = all(map(_is_number, windows))
+    by_client: dict[int, list[tuple[int, int]]] = {}
+    for number, (client, of_client) in enumerate(windows.items()):
+        by_client.setdefault(int(client) if are_numbers else number, []).extend(of_client)
     joined = [
-        (client, *window) for client in sorted(windows) for window in _joined(windows[client])
+        (client, *window) for client in sorted(by_client) for window in _joined(by_client[client])
     ]
-    return Windows(*np.array(joined, np.int64).T)
+    return Windows(*np.array(joined, np.int64).T, {} if are_numbers else lines)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and int(text) < 1 << 31
 
 
 def _number(text: str, name: str, least: int) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) < least or int(text) >= 1 << 31:
+    if not _is_number(text) or int(text) < least:
         raise ValueError(f"has '{text}' as {name}; allowed: a whole number, at least {least}")
     return int(text)
 

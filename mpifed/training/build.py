@@ -40,7 +40,7 @@ from mpifed.exchange.server import Server, Silent
 from mpifed.exchange.transforms import ServerStep
 from mpifed.federation.federation import Federation, draw_unseen
 from mpifed.federation.options import PrivacyOptions
-from mpifed.federation.participation import check_clients, is_drawn
+from mpifed.federation.participation import check_clients, is_drawn, with_names
 from mpifed.federation.placement import balanced_owners, contiguous_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
@@ -458,7 +458,7 @@ def make_federation(
         owner = balanced_owners(work, len(hosting))
     else:
         owner = contiguous_owners(work, len(hosting), description.n_train)
-    participation = configuration.participation
+    participation = with_names(configuration.participation, description.client_names)
     if not is_drawn(participation):
         agree(communicator, lambda: check_clients(participation, len(unseen)))
     return Federation(communicator, hosting[owner], unseen, description.n_train, participation)

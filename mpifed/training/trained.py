@@ -148,6 +148,12 @@ class Trained:
         """The names of the labels, in their order; empty where the data have none."""
         return self._setup.dataset.description.class_names
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the columns of ``encode``, as ``age`` and ``sex_f``; empty for arrays."""
+        preprocessing = self._setup.dataset.description.preprocessing
+        return () if preprocessing is None else preprocessing.feature_names
+
     @cached_property
     def components(self) -> list[torch.nn.Module]:
         """The models that all clients share; empty for methods that share none.
@@ -254,7 +260,8 @@ class Trained:
         Returns
         -------
         ndarray
-            In the floating-point type of the run, (samples, *input_shape).
+            In the floating-point type of the run, (samples, *input_shape); columns of a table are
+            those of ``feature_names``.
 
         Raises
         ------
