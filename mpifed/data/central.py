@@ -24,6 +24,9 @@ from mpifed.random import stream
 # program by their digest.
 HOLDOUT, PASSED = "holdout", "passed:"
 
+# Such samples of this process, by that name.
+_PASSED: WeakValueDictionary[str, Passed] = WeakValueDictionary()
+
 
 @dataclass(frozen=True, eq=False)
 class Passed:
@@ -47,9 +50,6 @@ class Passed:
     def __post_init__(self) -> None:
         """Be found by name for as long as somebody refers to it."""
         _PASSED[self.name] = self
-
-
-_PASSED: WeakValueDictionary[str, Passed] = WeakValueDictionary()
 
 
 def of_new_samples(name: str, dataset: Dataset, communicator: Communicator) -> Dataset:

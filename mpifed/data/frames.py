@@ -36,8 +36,16 @@ WHERE = "the table of mpifed.frame(...)"
 KEYWORDS = re.compile(r"\bdata\.(?=(label|client|test|features|drop|categories|missing\w*)\b)")
 
 # Keywords that say what columns are.
-MEANINGS = ("label", "client", "test", "features", "drop", "categories", "missing")
-MEANINGS += ("missing_values",)
+MEANINGS = [
+    "label",
+    "client",
+    "test",
+    "features",
+    "drop",
+    "categories",
+    "missing",
+    "missing_values",
+]
 
 # Arguments of ``mpifed.arrays`` that a mapping may hold by name.
 ARGUMENTS = {"x", "y", "clients", "is_test", "test"}
@@ -260,9 +268,8 @@ def section_of(data: Any, keywords: Mapping[str, Any] | None = None) -> Any:
         return data
     parts = list(data.values()) if isinstance(data, Mapping) else data
     if is_table(data) or _are_tables(parts):
-        return frame(
-            data, **({"label": _label(data)} if "label" not in keywords else {}), **keywords
-        )
+        named = keywords if "label" in keywords else {"label": _label(data), **keywords}
+        return frame(data, **named)
     if is_dataset(data) and _is_tabular(data):
         return section_of(data.to_pandas(), keywords)
     if isinstance(data, Mapping) and "x" in data and set(data) <= ARGUMENTS:

@@ -24,8 +24,10 @@ from mpifed.data.containers import (
     merged,
     samples_of,
 )
+from mpifed.data.partitioned import PooledDataset
+from mpifed.data.partitions import Choose, GroupedName, Parts
 from mpifed.data.preprocessing import Preprocessing
-from mpifed.data.tables import Columns, OwnNumbers, with_partition
+from mpifed.data.tables import Columns, Divisor, OwnSamples, OwnTask, with_partition
 from mpifed.errors import InputError, closest
 from mpifed.mpi.communicator import Communicator
 from topologies.parameters import options_of
@@ -120,8 +122,8 @@ def arrays(
         if values is not None:
             if getattr(samples, field) is not None:
                 raise InputError(f"{PREFIX} {argument} is given, but x says so itself")
-            column = {field: array_of(values, argument)}
-            samples = replace(samples, **column)  # type: ignore[arg-type]
+            column: dict[str, Any] = {field: array_of(values, argument)}
+            samples = replace(samples, **column)
     if test is not None:
         samples = merged([("x", unmarked(samples)), ("test", tested(test, names))])
     columns = Columns(
@@ -197,7 +199,7 @@ def hold(
     return held
 
 
-class Arrays(OwnNumbers):
+class Arrays(OwnSamples, PooledDataset):
     """Arrays or a torch data set that a Python program passes: ``data=mpifed.arrays(x, y)``.
 
     Parameters
@@ -217,6 +219,12 @@ class Arrays(OwnNumbers):
         run_seed: int,
         communicator: Communicator,
         *,
+        partition: GroupedName | None = None,
+        split: Parts | None = None,
+        choose: Choose = "random",
+        task: OwnTask = "auto",
+        divisor: Divisor | None = None,
+        standardise: bool = False,
         digest: str = "",
         client: bool = False,
         test: bool = False,
@@ -224,7 +232,10 @@ class Arrays(OwnNumbers):
     ) -> None:
         agrees = communicator.gather_object(not _ARRAYS or digest in _ARRAYS)
         reading = {"digest": digest, "agrees": agrees}
-        super().__init__(reading, n_clients, run_seed, communicator, **options)
+        source = self.source(reading, task, divisor, standardise)
+        options["partition"], options["split"] = partition or "iid", split
+        run = n_clients, run_seed, communicator
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @property
     def label(self) -> str | None:

@@ -206,7 +206,7 @@ class PooledDataset(Dataset):
         self.seed: int = run_seed if seed is None else seed
         self._communicator = communicator
         self._source: Source | None = None
-        self._tests_are_of_clients = partition == "natural" and split == "published"
+        self._tests_are_of_clients = str(partition) == "natural" and split == "published"
         options = {
             "dirichlet_alpha": dirichlet_alpha,
             "label_groups": label_groups,

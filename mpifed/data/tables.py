@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,8 +15,8 @@ from annotated_types import Ge, Le
 
 from mpifed.data.archives import PARTS
 from mpifed.data.base import Description, NewSamples, Task, bad_row, check_texts
-from mpifed.data.partitioned import Pool, PooledDataset, Source
-from mpifed.data.partitions import Choose, GroupedName, Parts, share_of
+from mpifed.data.partitioned import Pool, Source
+from mpifed.data.partitions import share_of
 from mpifed.data.preprocessing import NUMBERS, Preprocessing
 from mpifed.errors import InputError, closest, one_line
 
@@ -71,21 +70,6 @@ class Columns:
 Read = Callable[[Mapping[str, Any]], tuple[str, str, Columns]]
 
 
-def reader(
-    read: Read, options: Mapping[str, Any], task: OwnTask, divisor: int | None, standardise: bool
-) -> Callable[[], Source]:
-    """Return what reads a user's own samples as a source, for ``PooledDataset``."""
-
-    def read_source() -> Source:
-        prefix, name, columns = read(options)
-        try:
-            return source_of(name, columns, task, divisor, standardise)
-        except InputError as error:
-            raise InputError(f"{prefix} {error}") from None
-
-    return read_source
-
-
 def count_sources(read: Read, options: Mapping[str, Any], run_seed: int) -> int:
     """Return how many sources have enough samples; ``DEALT`` where they are no clients."""
     if options["partition"] != "natural":
@@ -113,11 +97,8 @@ def with_partition(options: dict[str, Any], n_training: int) -> dict[str, Any]:
     return {**options, **{name: options.get(name) or automatic[name] for name in automatic}}
 
 
-class OwnSamples(PooledDataset):
-    """A user's own samples, which ``read`` returns.
-
-    The class of a data set passes what ``read`` is called with; the task, divisor and whether
-    numbers are standardised; then what it is made with itself, see ``Dataset``.
+class OwnSamples:
+    """What data sets of a user's own samples have in common, beside ``PooledDataset``.
 
     Parameters
     ----------
@@ -130,26 +111,41 @@ class OwnSamples(PooledDataset):
         samples are marked for tests, else 60_20_20.
     choose : {'random', 'first', 'largest'}
         Which sources are taken in the partition ``natural`` where there are more than clients.
+    task : {'auto', 'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
+        What is to be learnt. ``sequence`` is a label at each position of x. ``auto`` is unlabelled
+        without targets, classification for texts and for whole numbers of which at most 1000 are
+        different, multi_label for several columns of 0 and 1, regression for the rest; columns with
+        one 1 in each row are refused.
+    divisor : int, optional
+        A sample is x over this number, as 255 for pictures of bytes. None is 255 for pictures in
+        parquet files, else 1.
+    standardise : bool
+        Whether inputs that are numbers get mean 0 and standard deviation 1 over the training
+        samples of all clients together; those of tables (``csv``) do unless it is false.
     """
 
-    def __init__(
-        self,
-        reading: Mapping[str, Any],
-        form: tuple[OwnTask, int | None, bool],
-        *run: Any,
-        partition: GroupedName | None = None,
-        split: Parts | None = None,
-        choose: Choose = "random",
-        **options: Any,
-    ) -> None:
-        self._reading = reading
-        options["partition"], options["split"] = partition or "iid", split
-        super().__init__(reader(self.read, reading, *form), {"choose": choose}, *run, **options)
+    description: Description
+    _reading: Mapping[str, Any]
 
     @staticmethod
-    @abstractmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
         """Return the beginning of messages about samples, the name of the data, and the samples."""
+        raise NotImplementedError
+
+    def source(
+        self, reading: Mapping[str, Any], task: OwnTask, divisor: int | None, standardise: bool
+    ) -> Callable[[], Source]:
+        """Return what reads the samples as a source, for ``PooledDataset``."""
+        self._reading = reading
+
+        def read_source() -> Source:
+            prefix, name, columns = self.read(reading)
+            try:
+                return source_of(name, columns, task, divisor, standardise)
+            except InputError as error:
+                raise InputError(f"{prefix} {error}") from None
+
+        return read_source
 
     @property
     def label(self) -> str | None:
@@ -159,7 +155,8 @@ class OwnSamples(PooledDataset):
 
     def new_samples(self, samples: Any, label: str | None = None) -> NewSamples:
         """Read a file as that of the data, without its clients; see ``Dataset``."""
-        preprocessing, shape = self.description.preprocessing, self.description.input_shape
+        preprocessing = self.description.preprocessing or Preprocessing()
+        shape = self.description.input_shape
         if preprocessing.columns:
             return preprocessing.with_targets(samples, label or self.label, shape)
         file = next((name for name in ("path", "raw") if name in self._reading), None)
@@ -178,36 +175,6 @@ class OwnSamples(PooledDataset):
     def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
         """Return how many sources have enough samples, or a number that does for others."""
         return count_sources(cls.read, options, run_seed)
-
-
-class OwnNumbers(OwnSamples):
-    """A user's own samples that hold numbers.
-
-    Parameters
-    ----------
-    task : {'auto', 'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
-        What is to be learnt. ``sequence`` is a label at each position of x. ``auto`` is unlabelled
-        without targets, classification for texts and for whole numbers of which at most 1000 are
-        different, multi_label for several columns of 0 and 1, regression for the rest; columns with
-        one 1 in each row are refused.
-    divisor : int, optional
-        A sample is x over this number, as 255 for pictures of bytes. None is 255 for pictures in
-        parquet files, else 1.
-    standardise : bool
-        Whether inputs that are numbers get mean 0 and standard deviation 1 over the training
-        samples of all clients together; those of tables (``csv``) do unless it is false.
-    """
-
-    def __init__(
-        self,
-        reading: Mapping[str, Any],
-        *run: Any,
-        task: OwnTask = "auto",
-        divisor: Divisor | None = None,
-        standardise: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(reading, (task, divisor, standardise), *run, **options)
 
 
 def check_columns(

@@ -51,7 +51,10 @@ class Trace:
         default="renormalised", metadata={"spelled_out": False}
     )
 
-    client_names = ()
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the clients, in their order; empty where they have none."""
+        return ()
 
     def present(self, clients: np.ndarray, round: int) -> np.ndarray:
         """Return which of ``clients`` are there in a round: bool, of their shape."""
@@ -75,10 +78,10 @@ class Trace:
     def check(self, n_clients: int) -> None:
         """Raise ``InputError`` where the file names clients that there are not."""
         windows = read_windows(self.path)
-        unknown = [name for name in windows.lines if name not in self.client_names]
+        unknown = [name for name in windows.lines if name not in self.names]
         if unknown:
-            known = one_line(closest(unknown[0], self.client_names), 400)
-            allowed = known if self.client_names else "allowed: a whole number, at least 0"
+            names = one_line(closest(unknown[0], self.names), 400)
+            allowed = names if self.names else "allowed: a whole number, at least 0"
             raise InputError(
                 f"participation.path is '{self.path}', where line {windows.lines[unknown[0]]} has "
                 f"'{unknown[0]}' as client; {allowed}"
@@ -106,11 +109,16 @@ class Trace:
 class TraceOfNamed(Trace):
     """A trace of clients that the data name."""
 
-    client_names: Sequence[str] = ()
+    client_names: Sequence[str]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the clients, in their order; empty where they have none."""
+        return self.client_names
 
     def windows(self) -> Windows:
         """Return the content of the file, with the numbers of clients for their names."""
-        windows, numbers = super().windows(), {name: k for k, name in enumerate(self.client_names)}
+        windows, numbers = super().windows(), {name: k for k, name in enumerate(self.names)}
         if not windows.lines:
             return windows
         client = np.array([numbers[name] for name in windows.lines])[windows.client]
@@ -174,7 +182,8 @@ def _windows_in(path: str, changed: int) -> Windows:
     joined = [
         (client, *window) for client in sorted(by_client) for window in _joined(by_client[client])
     ]
-    return Windows(*np.array(joined, np.int64).T, {} if are_numbers else lines)
+    client, first, last = np.array(joined, np.int64).T
+    return Windows(client, first, last, {} if are_numbers else lines)
 
 
 def _is_number(text: str) -> bool:

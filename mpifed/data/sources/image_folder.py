@@ -12,7 +12,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from PIL import Image
 
-from mpifed.dataset import archives, check_memory, decoded, tables
+from mpifed.dataset import PooledDataset, archives, check_memory, decoded, partitions, tables
 from mpifed.errors import InputError, one_line
 
 ENDINGS = (".png", ".jpg", ".jpeg")
@@ -34,7 +34,7 @@ class Picture:
     split: str | None = None
 
 
-class ImageFolder(tables.OwnNumbers):
+class ImageFolder(tables.OwnSamples, PooledDataset):
     """Your own pictures (PNG, JPEG) in a folder for each class: ``DIR/cat/1.png``.
 
     Above the classes there may be folders of clients, ``DIR/oslo/cat/1.png``, and above these
@@ -55,12 +55,21 @@ class ImageFolder(tables.OwnNumbers):
     def __init__(
         self,
         *run: Any,
+        partition: partitions.GroupedName | None = None,
+        split: partitions.Parts | None = None,
+        choose: partitions.Choose = "random",
+        task: tables.OwnTask = "auto",
+        divisor: tables.Divisor | None = None,
+        standardise: bool = False,
         path: str,
         size: Annotated[int, Ge(1), Le(4096)] | None = None,
         mode: Mode = "auto",
         **options: Any,
     ) -> None:
-        super().__init__({"path": path, "size": size, "mode": mode}, *run, **options)
+        reading = {"path": path, "size": size, "mode": mode}
+        source = self.source(reading, task, divisor, standardise)
+        options["partition"], options["split"] = partition or "iid", split
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:

@@ -9,14 +9,22 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from mpifed.dataset import Preprocessing, archives, preprocessing, tables, tokens
+from mpifed.dataset import (
+    PooledDataset,
+    Preprocessing,
+    archives,
+    partitions,
+    preprocessing,
+    tables,
+    tokens,
+)
 from mpifed.errors import InputError, one_line
 
 # Tokens of a sample where none is said and texts are longer.
 LONGEST = 256
 
 
-class LabelledTexts(tables.OwnSamples):
+class LabelledTexts(tables.OwnSamples, PooledDataset):
     """Your own texts with labels, a row of a CSV or parquet file each, as tokens of one length.
 
     Token 0 is padding behind shorter texts, which ``gru`` and ``bag_of_words`` leave out; longer
@@ -50,6 +58,9 @@ class LabelledTexts(tables.OwnSamples):
     def __init__(
         self,
         *run: Any,
+        partition: partitions.GroupedName | None = None,
+        split: partitions.Parts | None = None,
+        choose: partitions.Choose = "random",
         task: Literal["auto", "classification", "regression"] = "auto",
         path: str,
         features: str = "text",
@@ -64,7 +75,9 @@ class LabelledTexts(tables.OwnSamples):
         named = {"features": features, "label": label, "client": client, "test": test}
         learnt = {"tokenizer": tokenizer, "vocabulary": vocabulary}
         reading = {"path": path, **named, **learnt, "sequence_length": sequence_length}
-        super().__init__(reading, (task, None, False), *run, **options)
+        source = self.source(reading, task, None, False)
+        options["partition"], options["split"] = partition or "iid", split
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:

@@ -17,10 +17,12 @@ import numpy as np
 
 from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
 from mpifed.dataset import (
+    PooledDataset,
     archives,
     cells,
     check_memory,
     decoded,
+    partitions,
     preprocessing,
     raise_if_stop_requested,
     tables,
@@ -47,7 +49,7 @@ ROWS = 4096
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".csv.bz2")
 
 
-class Csv(tables.OwnNumbers):
+class Csv(tables.OwnSamples, PooledDataset):
     """Your own samples in a CSV file, or in one for each client: a row of names, then one sample a
     row.
 
@@ -92,6 +94,11 @@ class Csv(tables.OwnNumbers):
     def __init__(
         self,
         *run: Any,
+        partition: partitions.GroupedName | None = None,
+        split: partitions.Parts | None = None,
+        choose: partitions.Choose = "random",
+        task: tables.OwnTask = "auto",
+        divisor: tables.Divisor | None = None,
         standardise: bool = True,
         path: str,
         label: str | None = "label",
@@ -111,7 +118,9 @@ class Csv(tables.OwnNumbers):
         inputs = {"features": features, "drop": drop, "categories": categories, "missing": missing}
         marks = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
         reading = {**named, **inputs, **marks, "missing_values": missing_values}
-        super().__init__(reading, *run, standardise=standardise, **options)
+        source = self.source(reading, task, divisor, standardise)
+        options["partition"], options["split"] = partition or "iid", split
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
@@ -244,7 +253,7 @@ def _table(
     return frame[~is_blank], faults
 
 
-class Npz(tables.OwnNumbers):
+class Npz(tables.OwnSamples, PooledDataset):
     """Your own arrays in an `.npz` file, as `numpy.savez` writes it, or in one for each client.
 
     Parameters
@@ -264,6 +273,12 @@ class Npz(tables.OwnNumbers):
     def __init__(
         self,
         *run: Any,
+        partition: partitions.GroupedName | None = None,
+        split: partitions.Parts | None = None,
+        choose: partitions.Choose = "random",
+        task: tables.OwnTask = "auto",
+        divisor: tables.Divisor | None = None,
+        standardise: bool = False,
         path: str,
         features: str = "x",
         label: str | None = "y",
@@ -272,7 +287,10 @@ class Npz(tables.OwnNumbers):
         **options: Any,
     ) -> None:
         columns = {"features": features, "label": label, "client": client, "test": test}
-        super().__init__({"path": path, **columns}, *run, **options)
+        reading = {"path": path, **columns}
+        source = self.source(reading, task, divisor, standardise)
+        options["partition"], options["split"] = partition or "iid", split
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
@@ -302,7 +320,7 @@ def read_npzs(directory: Path, options: Mapping[str, Any]) -> tables.Columns:
     files = archives.files_by_client(directory, (".npz",))
     parts = [read_npz(file.path, options) for file in files]
     with archives.reading(directory):
-        arrays = {
+        arrays: dict[str, Any] = {
             what: np.concatenate([getattr(part, what) for part in parts])
             for what in ("x", "y", "client", "is_test")
             if getattr(parts[0], what) is not None
@@ -312,10 +330,10 @@ def read_npzs(directory: Path, options: Mapping[str, Any]) -> tables.Columns:
     arrays.setdefault("client", np.repeat([file.client for file in files], sizes))
     if marks.any():
         arrays.setdefault("is_test", marks)
-    return tables.Columns(**arrays)  # type: ignore[arg-type]
+    return tables.Columns(**arrays)
 
 
-class Parquet(tables.OwnNumbers):
+class Parquet(tables.OwnSamples, PooledDataset):
     """Your own table in a parquet file, or in one for each client, or a data set of the Hugging
     Face hub, downloaded as parquet files.
 
@@ -352,6 +370,11 @@ class Parquet(tables.OwnNumbers):
     def __init__(
         self,
         *run: Any,
+        partition: partitions.GroupedName | None = None,
+        split: partitions.Parts | None = None,
+        choose: partitions.Choose = "random",
+        task: tables.OwnTask = "auto",
+        divisor: tables.Divisor | None = None,
         standardise: bool | None = None,
         raw: str,
         features: str | list[str] | None = None,
@@ -371,7 +394,9 @@ class Parquet(tables.OwnNumbers):
         reading = {**columns, **table, "vocabulary": vocabulary}
         if standardise is None:
             standardise = not isinstance(features, str)
-        super().__init__(reading, *run, standardise=standardise, **options)
+        source = self.source(reading, task, divisor, standardise)
+        options["partition"], options["split"] = partition or "iid", split
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
