@@ -174,6 +174,8 @@ class Preprocessing:
 
         if isinstance(samples, pandas.Series):
             return texts_in(samples)
+        if isinstance(samples, np.ndarray) and samples.ndim == 1:
+            samples = samples.tolist()
         if isinstance(samples, (list, tuple)) and all(isinstance(each, str) for each in samples):
             return list(samples)
         if isinstance(samples, str) and not os.path.exists(os.path.expanduser(samples)):

@@ -318,6 +318,8 @@ def read_targets(columns: Columns, task: OwnTask) -> tuple[Targets, tuple[str, .
 
 def targets_like(x: np.ndarray, y: Any, description: Description) -> np.ndarray:
     """Return targets of new inputs, checked, as those of a description are."""
+    if not len(x):
+        raise InputError("it has no sample")
     if y is not None and np.shape(y)[:1] != (len(x),):
         raise InputError(f"x has {len(x)} samples, but targets have the shape {np.shape(y)}")
     if description.task == "classification" and y is not None:

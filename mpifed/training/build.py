@@ -22,6 +22,7 @@ from mpifed.config.requirements import fits_gpu
 from mpifed.data.base import Dataset, Description
 from mpifed.data.central import (
     HOLDOUT,
+    PASSED,
     Together,
     WithCentral,
     check_alike,
@@ -314,7 +315,8 @@ def _central_file(name: str, dataset: Dataset, communicator: Communicator) -> Da
         count = kind.count_clients({"path": str(path)}, 0)
         central = Together(kind(count, 0, communicator, path=str(path)))
     except InputError as error:
-        raise InputError(f"evaluation.central is '{name}': {error}") from None
+        what = "" if name.startswith(PASSED) else f" is '{name}'"
+        raise InputError(f"evaluation.central{what}: {error}") from None
     check_alike(central.description, dataset.description, path)
     return central
 

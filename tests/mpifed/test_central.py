@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from commands import call
+from PIL import Image
 
 import mpifed
 from mpifed.data.central import central_of
@@ -212,6 +213,28 @@ def test_a_program_passes_a_test_set(kind, clinics, tmp_path):
         assert len(mpifed.load(tmp_path / "b").samples("Oslo").train.y)
 
 
+def test_folders_of_pictures_and_texts_have_test_sets_of_their_form(tmp_path):
+    random = np.random.default_rng(0)
+    for name in (f"{part}/{kind}" for part in ("train", "new") for kind in ("cat", "dog")):
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(10):
+            picture = random.integers(0, 100, (8, 8), np.uint8) + 150 * name.endswith("dog")
+            Image.fromarray(picture.astype(np.uint8)).save(tmp_path / name / f"{number}.png")
+    options = {"clients": 2, "rounds": 30, "local.lr": 0.1}
+    pictures = {"evaluation.central": str(tmp_path / "new")}
+    result = mpifed.run(data=str(tmp_path / "train"), output=tmp_path / "a", **options, **pictures)
+    assert result.metrics["central_test_accuracy"][-1] == 1
+    words = np.array([["bad", "awful"], ["good", "fine"]])
+    texts = pd.DataFrame({"label": np.tile(["down", "up"], 30)})
+    texts["text"] = [" ".join(random.choice(words[k % 2], 3)) for k in range(60)]
+    texts.to_csv(tmp_path / "texts.csv", index=False)
+    data = {"name": "labelled_texts", "path": str(tmp_path / "texts.csv")}
+    for number, central in enumerate((texts, (["good", "awful bad"], ["up", "down"]))):
+        options["evaluation.central"] = central
+        result = mpifed.run(data=data, output=tmp_path / f"texts{number}", **options)
+        assert result.metrics["central_test_accuracy"][-1] == 1
+
+
 def test_arrays_score_data_of_arrays(tmp_path):
     random = np.random.default_rng(0)
     x, y = random.normal(7, 3, (90, 2)), random.choice(["a", "b"], 90)
@@ -227,7 +250,7 @@ def test_arrays_score_data_of_arrays(tmp_path):
         with torch.no_grad():
             right = (model(new)[:, 0] > 0).numpy() == (y[:20] == "b")
         assert result.metrics["central_test_accuracy"][-1] == pytest.approx(right.mean())
-    with pytest.raises(InputError, match="'c'; the data have a, b"):
+    with pytest.raises(InputError, match=r"evaluation\.central: .*'c'; the data have a, b"):
         mpifed.run(data=data, **{**options, "evaluation.central": (x[:1], ["c"])})
 
 
@@ -268,14 +291,15 @@ def test_a_csv_file_is_read_as_the_data_and_scaled_by_their_training_samples(tmp
 
 
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
-@pytest.mark.parametrize("kind", ["holdout", "published", "file"])
+@pytest.mark.parametrize("kind", ["holdout", "published", "file", "table"])
 def test_any_number_of_ranks_has_the_same_bits(kind, exchange, tmp_path):
     stored(tmp_path / "central.h5")
     table(tmp_path / "table.csv")
-    name = str(tmp_path / "central.h5") if kind == "file" else "holdout"
+    files = {"file": "central.h5", "table": "table.csv"}
+    name = str(tmp_path / files[kind]) if kind in files else "holdout"
     data = {"name": "csv", "path": str(tmp_path / "table.csv"), "test": "tested"}
     options = {
-        "data": data if kind == "published" else "digits",
+        "data": data if kind in ("published", "table") else "digits",
         "exchange": exchange,
         "evaluation": {"central": name, "metrics": ["auc", "f1"]},
         "dtype": "float32",
@@ -302,6 +326,8 @@ PATIENTS = ("data=train.csv", "data.label=ill", "data.client=hospital", "model=l
         (["evaluation.central=test.csv"], "federated"),
         (["evaluation.central=test.csv", *PATIENTS], "'x' in column 'sex' on line 3 "),
         (["evaluation.central=lacks.csv", *PATIENTS], "sex"),
+        (["evaluation.central=empty.csv", *PATIENTS], "no sample"),
+        (["evaluation.central=empty", *PATIENTS], "no file that ends in .csv"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(words, answer, tmp_path, capfd, monkeypatch):
@@ -310,6 +336,8 @@ def test_what_cannot_be_scored_is_refused(words, answer, tmp_path, capfd, monkey
     patients(tmp_path / "train.csv", 0, 80)
     patients(tmp_path / "test.csv", 1, 31, ("f", "m", "x"))
     (tmp_path / "lacks.csv").write_text("age,hospital,ill\n7,Oslo,no\n")
+    (tmp_path / "empty.csv").write_text("age,sex,ill\n")
+    (tmp_path / "empty").mkdir()
     done = call(["digits-fedem", "clients=2", *words, "--output", "run"], capfd)
     assert done.code == 2 and answer in done.messages[0]
     assert "evaluation.central" in done.messages[0] and not (tmp_path / "run").exists()
