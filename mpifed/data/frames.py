@@ -32,20 +32,12 @@ from topologies.parameters import options_of
 
 WHERE = "the table of mpifed.frame(...)"
 
-# Options of files that are keywords here.
-KEYWORDS = re.compile(r"\bdata\.(?=(label|client|test|features|drop|categories|missing\w*)\b)")
-
-# Keywords that say what columns are.
-MEANINGS = [
-    "label",
-    "client",
-    "test",
-    "features",
-    "drop",
-    "categories",
-    "missing",
-    "missing_values",
-]
+# Options of files that are keywords here: they say what columns are.
+MEANINGS = (
+    *("label", "client", "test", "features", "drop", "categories"),
+    *("missing", "missing_values"),
+)
+KEYWORDS = re.compile(rf"\bdata\.(?=({'|'.join(MEANINGS)})\b)")
 
 # Arguments of ``mpifed.arrays`` that a mapping may hold by name.
 ARGUMENTS = {"x", "y", "clients", "is_test", "test"}
@@ -113,8 +105,6 @@ def frame(
     array([[30.,  1.,  0.],
            [40.,  0.,  1.]])
     """
-    import pandas
-
     reading = {
         **{"label": label, "client": client, "test": test if isinstance(test, str) else None},
         **{"features": features, "drop": drop, "categories": categories, "missing": missing},
@@ -141,7 +131,7 @@ def frame(
     remarks = tuple(KEYWORDS.sub("", remark) for remark in columns.remarks)
     columns = replace(columns, remarks=remarks)
     section = hold(columns, {"standardise": standardise, **options}, arguments)
-    section.table = pandas.concat(frames)
+    section.tables = frames
     return section
 
 
@@ -223,8 +213,10 @@ def passed(samples: Any) -> Passed:
             )
         columns = section.columns
         samples, targets = columns.x, columns.y
-        if section.table is not None:
-            samples, targets, label = section.table, None, columns.label
+        if section.tables:
+            import pandas
+
+            samples, targets, label = pandas.concat(section.tables), None, columns.label
     content, x = "", np.zeros(0)
     if is_table(samples):
         content = samples.to_csv(index=False)

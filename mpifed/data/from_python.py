@@ -7,7 +7,7 @@ that made them keeps them for as long as somebody refers to them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -40,7 +40,7 @@ class ArraysSection(dict[str, Any]):
     """The section ``data`` of a configuration, with the arrays that it stands for."""
 
     columns: Columns
-    table: Any = None  # as it was passed to ``mpifed.frame``
+    tables: Sequence[Any] = ()  # as they were passed to ``mpifed.frame``
 
 
 def arrays(

@@ -93,6 +93,7 @@ def test_what_was_published_for_testing_belongs_to_nobody(tmp_path):
     result = mpifed.run("digits-fedem", data=data, output=tmp_path / "run", dtype="float64", **some)
     assert result.clients["n_train"].sum() == (~tested).sum() and not result.clients["n_test"].any()
     assert np.isnan(result.metrics["test_accuracy"]).all()
+    assert "no test samples of their own" in (tmp_path / "run" / "log.txt").read_text()
     trained = mpifed.load(result)
     dataset = load_dataset(
         {**data, "split": "published"}, clients=4, evaluation={"central": "holdout"}
