@@ -66,23 +66,6 @@ class Columns:
         return self.preprocessing.missing == "mean"
 
 
-# Returns the beginning of messages about samples, the name of the data, and the samples.
-Read = Callable[[Mapping[str, Any]], tuple[str, str, Columns]]
-
-
-def count_sources(read: Read, options: Mapping[str, Any], run_seed: int) -> int:
-    """Return how many sources have enough samples; ``DEALT`` where they are no clients."""
-    if options["partition"] != "natural":
-        return DEALT
-    _, _, columns = read(options)
-    if columns.client is None:
-        return DEALT
-    owner = numbered(columns.client, "client")[1]
-    seed = run_seed if options["seed"] is None else options["seed"]
-    used = owner[share_of(len(owner), options["fraction"], seed)]
-    return max(1, int((np.bincount(used) >= options["min_samples"]).sum()))
-
-
 def with_partition(options: dict[str, Any], n_training: int) -> dict[str, Any]:
     """Fill in partition and split, by whether samples have clients and marks for testing, as those
     in a directory of clients' files do.
@@ -173,8 +156,16 @@ class OwnSamples:
 
     @classmethod
     def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
-        """Return how many sources have enough samples, or a number that does for others."""
-        return count_sources(cls.read, options, run_seed)
+        """Return how many sources have enough samples; ``DEALT`` where they are no clients."""
+        if options["partition"] != "natural":
+            return DEALT
+        _, _, columns = cls.read(options)
+        if columns.client is None:
+            return DEALT
+        owner = numbered(columns.client, "client")[1]
+        seed = run_seed if options["seed"] is None else options["seed"]
+        used = owner[share_of(len(owner), options["fraction"], seed)]
+        return max(1, int((np.bincount(used) >= options["min_samples"]).sum()))
 
 
 def check_columns(
