@@ -24,7 +24,7 @@ from mpifed.config.configuration import (
     to_mapping,
     to_yaml,
 )
-from mpifed.config.experiments import read_experiment
+from mpifed.config.experiments import naming_line, read_experiment
 from mpifed.data.central import Passed
 from mpifed.data.frames import with_samples
 from mpifed.errors import AgreedInputError, InputError, PeerFailure, RunError, StopRequested
@@ -180,8 +180,9 @@ def run(
     )
     if ranks is not None:
         check_ranks(ranks)
-        mapping, task = _understood(request)
-        return Result(*run_on_ranks(request, mapping, task.output, ranks))
+        with naming_line(request.experiment, request.overrides or {}):
+            mapping, task = _understood(request)
+            return Result(*run_on_ranks(request, mapping, task.output, ranks))
     return execute(request, communicator, lambda: False)
 
 
@@ -323,11 +324,12 @@ def _settle(request: Request, communicator: Communicator) -> Settled:
     """
 
     def read() -> Settled:
-        mapping, task = _understood(request)
-        callback(request.on_round)
-        if request.track is not None:
-            check_tracker(request.track)
-        configuration = resolve(mapping, communicator.size)
+        with naming_line(request.experiment, request.overrides or {}):
+            mapping, task = _understood(request)
+            callback(request.on_round)
+            if request.track is not None:
+                check_tracker(request.track)
+            configuration = resolve(mapping, communicator.size)
         task.remarks.extend(decided(mapping, configuration))
         horizon = configuration.rounds
         if task.stored is not None:

@@ -367,7 +367,7 @@ def test_administrator_2_memory_and_bytes_before_a_run(first, typed):
 
 def test_administrator_3_the_script_of_a_job(typed):
     Path("site.yaml").write_text("{account: my-project, modules: [gcc/13]}")
-    script = typed(f"mpifed jobs render {WORDS} job.ranks=100 --site site.yaml").out
+    script = typed(f"mpifed jobs render {WORDS} job.ranks=4 --site site.yaml").out
     assert re.search(r"^#.*my-project$(.*\n)+module load -- gcc/13$", script, re.MULTILINE)
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
@@ -460,6 +460,17 @@ def test_a_function_of_a_notebook_stops_a_run(typed):
 def test_a_run_is_cited(first, typed):
     bibtex = typed("mpifed cite runs/first").out
     assert "@software{mpifed," in bibtex and "Mixture of Distributions" in bibtex
+
+
+def test_a_key_is_explained_by_its_full_name(typed):
+    shown = typed("mpifed run --list evaluation.central").out
+    assert "'holdout'" in shown and "(default null)" in shown
+    assert "of fedprox" in typed("mpifed run --list algorithm.mu").out
+
+
+def test_curves_of_two_methods_are_drawn_together(study):
+    axes = mpifed.plot({"FedAvg": study / "fedavg-0", "Local": study / "local-0"})
+    assert [line.get_label() for line in axes.get_lines()] == ["FedAvg", "Local"]
 
 
 def test_a_cluster_is_tried_on_one_page(typed):

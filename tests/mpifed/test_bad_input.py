@@ -50,6 +50,50 @@ def test_experiments_that_are_not_there(words, expected, tmp_path, capfd, monkey
     refused(call(words, capfd), expected, tmp_path / "runs")
 
 
+@pytest.mark.parametrize("word", ["job.ranks=2", "job={ranks: 2}", "sweep={seed: [0, 1]}"])
+def test_words_of_jobs_are_sent_to_where_they_belong(word, tmp_path, capfd):
+    refused(call([*TINY, word], capfd), "mpifed jobs.*mpifed (jobs submit|sweep)", tmp_path / "run")
+
+
+WRITTEN = """clients: 4
+data:
+  name: digits
+algorithm: fedprox
+local: {epochs: 2,
+  lr: 0.1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "expected"),
+    [
+        (("clients", "client"), 1, "'client'.*'clients'"),
+        (("name: digits", "name: digits\n  alpha: 1"), 4, r"'data\.alpha'"),
+        (("fedprox", "fedpro"), 4, "'fedpro'.*'fedprox'"),
+        (("0.1", "high"), 6, r"local\.lr is 'high'.*number"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named_with_its_line(
+    change, line, expected, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(WRITTEN.replace(*change))
+    expected = rf"mine\.yaml, line {line}: .*{expected}"
+    refused(call(["mine.yaml"], capfd), expected, tmp_path / "runs")
+    swept = call(["mine.yaml"], capfd, "sweep")
+    assert swept.code == 2 and re.search(expected, swept.err)
+    with pytest.raises(InputError, match=expected):
+        mpifed.run("mine.yaml")
+
+
+def test_a_mistake_on_the_command_line_names_no_file(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(WRITTEN)
+    for word in ("lr=high", "local.lr=high", "local={lr: high}", "algorithm=fedpro"):
+        outcome = call(["mine.yaml", word], capfd)
+        assert outcome.code == 2 and "mine.yaml" not in outcome.err, outcome
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
