@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine_runs import engine_of, stored_of
 from pretend_device import OnDevice, pretended
-from small_runs import CASES
+from small_runs import CASES, problem
 
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
@@ -69,7 +69,9 @@ def test_a_method_keeps_its_state_on_the_device(name, exchange):
         "algorithm": {**QUICK["algorithm"], "name": name}
     }
     share = 1.0 if name in ("scafflix", "clustered", "fedpd", "streaming_diloco") else 0.5
-    same_on_the_device(name, exchange, participation=share, **(own or {}))
+    # two steps, as each operation takes long there
+    local = {**problem(name, exchange)["local"], "batch_size": 64}
+    same_on_the_device(name, exchange, participation=share, local=local, **(own or {}))
 
 
 @pytest.mark.slow
