@@ -24,7 +24,18 @@ FACTS = {"gradient_norm", "smoothness", "step", "least"}
 """Numbers of the whole run and of each client that methods keep on the CPU."""
 
 ON_CPU = {"mocha", "fedmm", "fedmm_theta", "sa_ssmm", "fedmgs"}
-ON_DEVICE = [case for case in CASES if case.values[0] not in ON_CPU]
+QUICKLY = {
+    *(("fedavg", "server"), ("fedavg", "gossip"), ("fedem", "server"), ("scaffold", "server")),
+    *(("apfl", "gossip"), ("fedbn", "server"), ("flix", "server"), ("fedmm_ot", "server")),
+    *(("kgt", "gossip"), ("fedgmm", "server"), ("clustered", "server"), ("pfedme", "server")),
+}
+"""What the default run tries of these."""
+
+ON_DEVICE = [
+    case if case.values in QUICKLY else pytest.param(*case.values, marks=pytest.mark.slow)
+    for case in CASES
+    if case.values[0] not in ON_CPU
+]
 QUICK = {"algorithm": {"name": "flix", "local_iterations": 5, "step": 0.1}}
 
 

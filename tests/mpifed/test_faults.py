@@ -234,6 +234,8 @@ def test_nothing_is_pickled_and_only_restricted_loaders_unpickle():
         text = path.read_text()
         assert "allow_pickle=True" not in text, path
         assert text.count("pickle.Unpickler)") <= text.count("def find_class("), path
+        if not re.search(rf"pickle|torch\.(save|load)|{'|'.join(PICKLING)}", text):
+            continue  # parsing all takes seconds
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
                 assert not {name.name.split(".")[0] for name in node.names} & PICKLING, path
