@@ -367,7 +367,7 @@ def learnt(output, weights, method="fedmm", **more):
         "step": 0.25,
         "client_weights": weights,
     }
-    given = {**BASE, "algorithm": algorithm, "rounds": 400, **more}
+    given = {**BASE, "algorithm": algorithm, "rounds": 200, **more}
     return mpifed.run("fedmm-homogeneous", output=output, quiet=True, **given)
 
 
