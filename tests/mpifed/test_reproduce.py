@@ -141,7 +141,10 @@ def test_papers_are_listed_and_one_is_asked_for(capfd):
     assert main(["--table", "2"]) == 2
 
 
-@pytest.mark.parametrize("paper", papers())
+@pytest.mark.parametrize(
+    "paper",
+    [pytest.param(paper, marks=[pytest.mark.slow] * (paper == "fedem")) for paper in papers()],
+)
 def test_every_study_can_be_planned(paper, tmp_path, capfd):
     assert main([paper, "--list"]) == 0
     assert capfd.readouterr().out.count("\n") == 1 + len(studies(paper))
