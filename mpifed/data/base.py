@@ -183,6 +183,12 @@ class Split:
         """Samples of each client, int64 (clients,)."""
         return np.diff(self.offsets)
 
+    @cached_property
+    def client_of(self) -> torch.Tensor:
+        """The position of the client of each sample, int64 (samples,), where ``x`` is."""
+        positions = np.repeat(np.arange(len(self.counts)), self.counts)
+        return torch.from_numpy(positions).to(self.x.device)
+
     def rows_of(self, client: int) -> slice:
         """Return where the samples of the client at position ``client`` are."""
         return slice(int(self.offsets[client]), int(self.offsets[client + 1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -70,13 +71,31 @@ class Step:
 
 @dataclass(frozen=True)
 class Minibatches:
-    """Minibatches of all active clients, padded, in the order in which they are visited."""
+    """Minibatches of all active clients, padded, in the order in which they are visited.
+
+    ``idle`` has the positions in ``order`` of clients that take no step.
+    """
 
     order: np.ndarray
+    idle: Tensor
     steps: list[Step]
     sizes: list[int]
     positions: Tensor
     scale: Tensor
+
+    @cached_property
+    def is_sorted(self) -> bool:
+        """Whether ``order`` ascends."""
+        return bool((self.order[1:] > self.order[:-1]).all())
+
+    @cached_property
+    def firsts(self) -> np.ndarray:
+        """The first client of each block, int64 (blocks,); 0 for the first that steps: those before
+        it have no samples.
+        """
+        firsts = np.array([step.first for step in self.steps if step.number == 0], np.int64)
+        firsts[:1] = 0
+        return firsts
 
 
 def plan_minibatches(
@@ -110,6 +129,7 @@ def plan_minibatches(
             planned.append(Step(number, first, last))
     return Minibatches(
         order,
+        torch.from_numpy(np.flatnonzero(steps == 0)),
         planned,
         [len(slots) for slots in positions[1:]],
         torch.from_numpy(np.concatenate(positions)).to(device),

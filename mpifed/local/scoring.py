@@ -171,7 +171,7 @@ def mean_by_client(values: Tensor, offsets: np.ndarray, rows: np.ndarray) -> Ten
     """Return the mean of values over each client's samples; ``offsets`` are those of a split."""
     if not len(rows):
         return torch.empty(0, len(values), dtype=torch.float64)
-    counts = np.diff(offsets)
+    counts = offsets[1:] - offsets[:-1]
     filled = counts > 0  # an empty segment would give its successor's first value
     sums = np.zeros((len(values), len(filled)))
     starts = offsets[:-1][filled]

@@ -138,17 +138,15 @@ class Stacked:
         sources = (start, *moments)
         moving = tuple(one.new_empty(one.shape) for one in sources)
         theta, *own_moments = moving
-        is_sorted, terms = bool(np.all(np.diff(plan.order) > 0)), steps.adjustments
-        if not is_sorted:
+        terms = steps.adjustments
+        if not plan.is_sorted:
             terms = tuple(term.reordered(order) for term in terms)
         rates = np.repeat(steps.rates[plan.order], components, axis=0)
         rate_of = torch.from_numpy(rates).to(theta)
         before = torch.from_numpy(np.repeat(steps.done[plan.order], components)).to(theta)
         per_epoch = np.repeat(work.per_epoch[plan.order], components)
         parts = (part.split(plan.sizes) for part in (samples, scale))
-        firsts = np.array([step.first for step in plan.steps if step.number == 0], np.int64)
-        firsts[:1] = 0  # clients before the first that steps have no samples
-        splits = clients.shards.train_in_parts(clients.rows[plan.order], firsts)
+        splits = clients.shards.train_in_parts(clients.rows[plan.order], plan.firsts)
         starts, begin, end, block = clients.starts[plan.order], 0, 0, slice(0)
         compute: RowGradients = self.model.gradient
         if steps.mask is not None:
@@ -159,9 +157,8 @@ class Stacked:
         mover = self.rule if alike and self.alone and isinstance(self.rule, SgdRule) else None
         mover = None if descends else mover
         with torch.no_grad():
-            idle = torch.from_numpy(np.flatnonzero(work.steps[plan.order] == 0))
-            for one, source in zip(moving, sources, strict=True):
-                one[idle] = source[order[idle]]
+            for one, source in zip(moving, sources, strict=True) if len(plan.idle) else ():
+                one[plan.idle] = source[order[plan.idle]]
             for step, visited, shares in zip(plan.steps, *parts, strict=True):
                 heartbeat.step()
                 if step.first >= end:
@@ -213,7 +210,7 @@ class Stacked:
                     first_move.move(w, theta[block].flatten(0, 1), change, flat, rate)
                 else:
                     self.rule.masked_step(w, change, flat, rate, number, steps.mask)
-        if not is_sorted:
+        if not plan.is_sorted:
             moving = tuple(torch.empty_like(one).index_copy_(0, order, one) for one in moving)
         return moving[0], moving[1:]
 
@@ -691,6 +688,8 @@ class LocalSolver:
         if channel is not None:
             duals = channel.duals(start)
             step_scale = channel.rates(clients.weights, self.step_scale)
+        if not len(clients):
+            return start, optimizer
         rates = learning_rates(
             options, self.horizon, draws.round, rule_state.epochs, work, step_scale
         )

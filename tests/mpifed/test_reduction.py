@@ -149,7 +149,8 @@ def test_what_hosts_have_leaves_each_once(node):
 
 def test_whoever_is_absent_is_no_term_not_even_a_zero():
     work, minus = np.ones(4, int), torch.tensor([[-0.0], [-0.0]])
-    part = reduction._subtrees(alone(work), minus, np.ones(2), np.array([0, 2]))
+    subtrees = alone(work).tree.subtrees(np.array([0, 2]), 0)
+    part = reduction._subtrees(alone(work), minus, np.ones(2), subtrees)
     assert np.signbit(part).all()
     none = weighted_sum(alone(work), torch.zeros(0, 2), np.ones(0), np.arange(0))
     assert none.tolist() == [0, 0] and not torch.signbit(none).any()

@@ -53,12 +53,10 @@ def posterior(model: Model, components: Tensor, mixture: Tensor, clients: Client
 def log_joint(losses: Tensor, mixture: Tensor, clients: Clients) -> Tensor:
     """Return log pi_m - l(theta_m; s_i) of all hosted training samples, (M, samples)."""
     # log 0 = -inf gives q = 0: a component with weight 0 keeps it, as in exact arithmetic.
-    counts = clients.shards.train.counts
-    log_mixture = mixture.new_zeros(mixture.shape[1], len(counts))
+    train = clients.shards.train
+    log_mixture = mixture.new_zeros(mixture.shape[1], len(train.counts))
     log_mixture[:, torch.from_numpy(clients.rows).to(mixture.device)] = torch.log(mixture).T
-    return torch.repeat_interleave(
-        log_mixture, torch.from_numpy(counts).to(mixture.device), dim=1
-    ).sub_(losses)
+    return log_mixture.index_select(1, train.client_of).sub_(losses)
 
 
 def posterior_of_losses(losses: Tensor, mixture: Tensor, clients: Clients) -> Tensor:
