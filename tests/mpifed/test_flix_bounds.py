@@ -138,6 +138,7 @@ def expected_distances(curvatures, slopes, away, step, k, rounds):
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_dcgd_nears_its_floor_as_expected_and_theorem_three_bounds_it():
     n, d, k, alpha, rounds, seeds = 10, 20, 4, 0.6, 150, 6
     data = random_quadratics(n, d)
@@ -168,6 +169,7 @@ def test_dcgd_nears_its_floor_as_expected_and_theorem_three_bounds_it():
     assert floor / 100 < late.mean() < floor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dcgd", "diana"])
 def test_convex_rates_hold_for_the_mean_iterate(kind):
     """Theorems 5 and 6, on the objective at the mean of x^1 to x^k."""
@@ -194,6 +196,7 @@ def test_convex_rates_hold_for_the_mean_iterate(kind):
     assert (gaps <= bound).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dcgd", "diana"])
 def test_nonconvex_rates_hold(kind):
     """Theorems 7 and 8; all losses are positive, so 0 stands for their infima."""

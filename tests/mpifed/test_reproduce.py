@@ -62,6 +62,7 @@ def test_tests_are_paired_by_seed():
     assert a.half_width("average") == pytest.approx(half)
 
 
+@pytest.mark.slow
 def test_a_table_is_run_once_and_written(tmp_path, capfd):
     words = ["fedem", "--table", "3", "--data", "paper", *TINY, "clients=10"]
     words += ["--output", str(tmp_path), "--processes", "1"]
