@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # ``typing`` would cost every guard 5 ms
     from mpifed.data.frames import frame
     from mpifed.data.from_python import arrays
     from mpifed.errors import InputError
+    from mpifed.notebook import plot
 
 # Read by MKL at its first call, so it must be set before torch computes anything. Without it, MKL's
 # matrix products depend on where in memory an operand starts, hence on which clients share a rank.
@@ -25,7 +26,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "1.0.0rc1"
 
-__all__ = ["InputError", "__version__", "arrays", "frame", "load", "read", "run"]
+__all__ = ["InputError", "__version__", "arrays", "frame", "load", "plot", "read", "run"]
 
 # The module of each name, which is imported at its first use: most import torch.
 _MODULES = {
@@ -33,6 +34,7 @@ _MODULES = {
     "arrays": "mpifed.data.from_python",
     "frame": "mpifed.data.frames",
     "load": "mpifed.api",
+    "plot": "mpifed.notebook",
     "read": "mpifed.api",
     "run": "mpifed.api",
 }

@@ -19,8 +19,10 @@ from mpifed import __version__
 from mpifed.command import Parser, carried_out, parser_of
 from mpifed.components.registry import find
 from mpifed.errors import EXIT_FINISHED, InputError
+from mpifed.local.options import LocalOptions
 from mpifed.results.configurations import read_stored
 from topologies import FAMILIES, WEIGHTS, names
+from topologies.parameters import options_of
 from topologies.schedules.table import SCHEDULES
 
 # Kinds of components that are cited; of the first, the head of their module counts, too.
@@ -71,8 +73,10 @@ def bibliography(runs: Sequence[Path]) -> list[str]:
     for run in runs:
         if not (run / "config.yaml").is_file():
             raise InputError(f"RUN is '{run}', which holds no run: there is no config.yaml in it")
-        for kind, name in dict.fromkeys(components_of(read_stored(run / "config.yaml"))):
+        stored = read_stored(run / "config.yaml")
+        for kind, name in dict.fromkeys(components_of(stored)):
             entries += cited_by(kind, name)
+        entries += cited_by_steps(stored.get("local"))
     by_key: dict[str, str] = {}
     for entry in entries:
         by_key.setdefault(entry.partition(",")[0], entry)
@@ -111,6 +115,17 @@ def cited_by(kind: str, name: str) -> list[str]:
             words = f"{name} {head} {above}"
             return [_entry(citation, words, f"{kind} {name}") for citation in citations]
     return []
+
+
+def cited_by_steps(options: Any) -> list[str]:
+    """Return the entries that options of local steps name, of those that are not at defaults."""
+    chosen = options if isinstance(options, Mapping) else {}
+    return [
+        _entry(citation, option.summary, f"local.{name}")
+        for name, option in options_of(LocalOptions).items()
+        if chosen.get(name, option.default) != option.default
+        for citation in CITATION.finditer(option.summary)
+    ]
 
 
 def _entry(citation: re.Match[str], text: str, component: str) -> str:

@@ -6,18 +6,24 @@ import contextlib
 import html
 import io
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpifed.errors import InputError, closest
+from mpifed.report.runs import measures_in
 from mpifed.results import results
+from mpifed.results.configurations import read_stored
 from mpifed.results.results import DIGEST
 from mpifed.training.callbacks import SHOWN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+# A result, or a run directory.
+Run = str | os.PathLike[str]
 
 # Columns of which the first that has values is drawn.
 DRAWN = ("test_accuracy", "objective", "l2_uvp", "train_loss")
@@ -37,12 +43,12 @@ class Result(results.Result):
         'finished', 'stopped_at', 'stopped', 'diverged', 'unfinished' or 'dry run'.
     """
 
-    def plot(self, *columns: str, ax: Axes | None = None) -> Axes:
+    def plot(self, *columns: str | Sequence[str], ax: Axes | None = None) -> Axes:
         """Draw columns of ``metrics`` over the rounds.
 
         Parameters
         ----------
-        *columns : str
+        *columns : str or sequence of str
             Columns; by default the test accuracy, or what the method has in its place.
         ax : matplotlib.axes.Axes, optional
             Where it is drawn; a new figure by default.
@@ -57,25 +63,7 @@ class Result(results.Result):
         InputError
             If the run has no such column.
         """
-        for column in columns:
-            if column not in self.metrics or column == DIGEST:
-                raise InputError(
-                    f"column is {column!r}, which the run does not have; "
-                    f"{closest(column, {*self.metrics} - {DIGEST})}"
-                )
-        if ax is None:
-            import matplotlib.pyplot as plt  # which takes long
-
-            _, ax = plt.subplots()
-        drawn = columns or (self._drawn or DRAWN[0],)
-        for column in drawn:
-            ax.plot(self.metrics["round"], self.metrics[column], label=column.replace("_", " "))
-        ax.set_xlabel("round")
-        if len(drawn) > 1:
-            ax.legend()
-        else:
-            ax.set_ylabel(drawn[0].replace("_", " "))
-        return ax
+        return plot({"": self}, *columns, ax=ax)
 
     def report(self, output: str | os.PathLike[str] | None = None) -> Path:
         """Write the tables, pictures and the page of ``mpifed report`` for this run.
@@ -103,13 +91,19 @@ class Result(results.Result):
         having = (name for name in DRAWN if np.isfinite(self.metrics.get(name, np.nan)).any())
         return next(having, None)
 
+    @property
+    def _scores(self) -> dict[str, str]:
+        """What is shown of the last round: columns with their labels, those of ``SHOWN`` first."""
+        chosen = measures_in(read_stored(self.directory / "config.yaml"))
+        return {**SHOWN, **{column: column.replace("_", " ") for column in chosen}}
+
     def _repr_html_(self) -> str:
         """Return the last scores and a curve, for a notebook."""
         head = f"<b>{html.escape(self.status)}</b> <code>{html.escape(str(self.directory))}</code>"
         if not (self.directory / "metrics.csv").exists() or not len(self.metrics["round"]):
             return f"<div>{head}</div>"
         last = {"round": f"{self.metrics['round'][-1]:.0f}"}
-        for column, label in SHOWN.items():
+        for column, label in self._scores.items():
             value = self.metrics.get(column, np.array([np.nan]))[-1]
             if np.isfinite(value):
                 last[label] = f"{value:.4f}"
@@ -160,3 +154,59 @@ def read(run: str | os.PathLike[str]) -> Result:
     """
     recorded = results.read(run)
     return Result(recorded.directory, recorded.status)
+
+
+def plot(
+    runs: Run | Sequence[Run] | Mapping[str, Run],
+    *columns: str | Sequence[str],
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw columns of runs over the rounds, all in one picture.
+
+    Parameters
+    ----------
+    runs : str, Path or Result, or several
+        Results or run directories: one, a list, or a mapping of their labels to them.
+    *columns : str or sequence of str
+        Columns of metrics.csv; by default the test accuracy, or what the methods have in its place.
+    ax : matplotlib.axes.Axes, optional
+        Where they are drawn; a new figure by default.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        ``ax.figure.savefig("curves.png")`` stores it.
+
+    Raises
+    ------
+    InputError
+        If a directory holds no run, or a run has no such column.
+    """
+    several = [runs] if isinstance(runs, (str, os.PathLike)) else runs
+    if not isinstance(several, Mapping):
+        several = {Path(os.fspath(run)).name: run for run in several}
+    results = {label: read(run) for label, run in several.items()}
+    named = [name for each in columns for name in ([each] if isinstance(each, str) else each)]
+    for name in named:
+        for result in results.values():
+            if name not in result.metrics or name == DIGEST:
+                raise InputError(
+                    f"column is {name!r}, which the run does not have; "
+                    f"{closest(name, {*result.metrics} - {DIGEST})}"
+                )
+    if ax is None:
+        import matplotlib.pyplot as plt  # which takes long
+
+        _, ax = plt.subplots()
+    drawn = named or [next((each._drawn for each in results.values() if each._drawn), DRAWN[0])]
+    for label, result in results.items():
+        for name in drawn:
+            parts = [label, name.replace("_", " ") if len(drawn) > 1 or not label else ""]
+            metrics = result.metrics
+            ax.plot(metrics["round"], metrics[name], label=", ".join(filter(None, parts)))
+    ax.set_xlabel("round")
+    if len(drawn) == 1:
+        ax.set_ylabel(drawn[0].replace("_", " "))
+    if len(drawn) > 1 or len(results) > 1:
+        ax.legend()
+    return ax

@@ -18,6 +18,9 @@ from topologies.docstrings import summaries
 
 UNIONS = (typing.Union, types.UnionType)
 
+# The largest whole number of an option: arrays of counts are int64.
+LARGEST = 2**63 - 1
+
 # The bounds that an annotation may have: their attribute, and their words in a message.
 BOUNDS: Mapping[type, tuple[str, str]] = {
     Ge: ("ge", "at least"),
@@ -107,10 +110,10 @@ def _read(component: Callable[..., Any]) -> dict[str, Parameter]:
         if each.kind is each.KEYWORD_ONLY
     }
     passes_on = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    base = component.__base__ if inspect.isclass(component) else None
-    if passes_on and base is not None and base is not object:
-        return {**options_of(base), **declared}
-    return declared
+    options: dict[str, Parameter] = {}
+    for base in component.__bases__ if passes_on and inspect.isclass(component) else ():
+        options |= options_of(base) if base is not object else {}
+    return options | declared
 
 
 def allowed_values(annotation: Any) -> str:
@@ -119,7 +122,10 @@ def allowed_values(annotation: Any) -> str:
     if origin is Annotated:
         if isinstance(parts[1], ComponentOf):
             return f"a name or a mapping: see --list {parts[1].kind}"
-        return ", ".join([allowed_values(parts[0]), *map(_in_words, parts[1:])])
+        bounds = [
+            bound for bound in parts[1:] if bound != Le(LARGEST)
+        ]  # which tells nobody a thing
+        return ", ".join([allowed_values(parts[0]), *map(_in_words, bounds)])
     if origin is Literal:
         return "one of " + ", ".join(map(_word, parts))
     if origin in UNIONS:

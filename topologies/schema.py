@@ -22,10 +22,8 @@ from pydantic import (
 )
 
 from topologies.errors import InputError, closest, excerpt
+from topologies.parameters import LARGEST as LARGEST
 from topologies.parameters import UNIONS, Parameter, allowed_values, options_of
-
-# The largest whole number of an option: arrays of counts are int64.
-LARGEST = 2**63 - 1
 
 # A text is no number, a number no text or truth value, and a number is finite.
 RULES = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -79,6 +77,8 @@ def check_value(value: Any, annotation: Any, field: str) -> Any:
             allowed = closest(value, map(str, choices))
         else:
             allowed = f"it must be {allowed_values(annotation)}"
+            if isinstance(value, (int, float)) and value > LARGEST:
+                allowed += f", at most {LARGEST}"
         raise InputError(f"{field} is {excerpt(value)}; {allowed}") from None
 
 

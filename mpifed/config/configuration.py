@@ -76,6 +76,13 @@ SYNONYMS = {
 }
 
 
+# Sections that only jobs have, and where else to say what they say.
+OF_JOBS = {
+    "job": "type mpifed jobs submit in place of mpifed run; --ranks N starts ranks here",
+    "sweep": "mpifed sweep takes such lists as words, local.lr=[0.1,0.3]",
+}
+
+
 def _where_given(default: T) -> T:
     """A section that a configuration spells out only where it says something."""
     return dataclasses.field(default=default, metadata={"spelled_out": False})
@@ -255,6 +262,9 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
 
 def with_all_options(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     """Return the complete configuration of a mapping, each value of which is checked by itself."""
+    for section, instead in OF_JOBS.items():
+        if section in mapping:
+            raise InputError(f"{section} is for SLURM, to which mpifed jobs speaks; {instead}")
     values = {
         key: without_retired(key, value) if key in RETIRED else value
         for key, value in mapping.items()

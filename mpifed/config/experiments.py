@@ -6,7 +6,8 @@ import copy
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from mpifed.components.tables import (
     OWN_DATA,
 )
 from mpifed.errors import InputError, closest
-from mpifed.io.yaml_files import parse_value, read_yaml
+from mpifed.io.text import refuse_spreadsheet
+from mpifed.io.yaml_files import line_of, parse_value, read_yaml
 from topologies.errors import excerpt
 from topologies.parameters import options_of
 
@@ -43,6 +45,9 @@ DEFAULTS = {
 }
 
 LONGEST = 120
+
+# The key with which a message begins.
+KEY = re.compile(r"(?:Unknown (?:option|configuration key) )?'?([\w.]+)")
 
 
 def experiment_names() -> list[str]:
@@ -89,6 +94,23 @@ def read_experiment(name: str | None, overrides: Mapping[str, Any] | None = None
             "or the path of a .yaml file"
         )
     return _mapping_in(path)
+
+
+@contextmanager
+def naming_line(experiment: str | None, overrides: Iterable[str]) -> Iterator[None]:
+    """Name the line of a YAML file in the message about a key that it has, but for overrides."""
+    try:
+        yield
+    except InputError as error:
+        first, path = KEY.match(str(error)), Path(experiment or "")
+        if first is not None and path.suffix in YAML_FILES and path.is_file():
+            key, section = first[1], first[1].rpartition(".")[0]
+            is_overridden = any(f".{each}." in f".{key}." for each in overrides)
+            has_section = key.endswith(".name") or f"{key} is missing" in str(error)
+            line = line_of(path, key) or (line_of(path, section) if has_section else None)
+            if line is not None and not is_overridden:
+                error.args = (f"{path}, line {line}: {error}",)
+        raise
 
 
 def experiment_for_own(overrides: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -194,16 +216,17 @@ def _setting(selects: bool, key: str, value: Any) -> tuple[list[str], Any, str]:
 
 def reader_of(path: str) -> str | None:
     """Return the data set that reads a file of this name, or a directory of such; or None."""
+    refuse_spreadsheet(path)
     for ending, name in READERS.items():
         if path.lower().endswith(ending):
             return name
-    is_directory = path not in DATASETS and Path(path).expanduser().is_dir()
+    is_directory = path not in DATASETS and Path(os.path.expanduser(path)).is_dir()
     return reader_of_directory(path) if is_directory else None
 
 
 def reader_of_directory(path: str) -> str:
     """Return the data set that reads the files of a directory, by their endings."""
-    for folder, folders, files in os.walk(Path(path).expanduser()):
+    for folder, folders, files in os.walk(Path(os.path.expanduser(path))):
         folders[:] = sorted(each for each in folders if not each.startswith("."))
         endings = {
             ending: READERS[ending]

@@ -27,7 +27,7 @@ from topologies.parameters import Parameter, options_of
 
 def listing(word: str) -> str:
     """Return the names of one kind of component, of all kinds, or the options of one component."""
-    kinds = _kinds()
+    kinds, word = _kinds(), _kind_named_in(word)
     if word == "all":
         return "\n\n".join(f"{name}\n{_names_of(kind)}" for name, kind in kinds.items())
     if word in kinds:
@@ -37,11 +37,10 @@ def listing(word: str) -> str:
         sheets.append(f"{LISTS[word]}\n{_names_of(word)}")
     if sheets:
         return "\n\n".join(sheets)
-    near = nearest(
-        word, [*kinds, *itertools.chain(*_tables().values()), *options_of(Configuration)]
-    )
+    names = [*kinds, *itertools.chain(*_tables().values()), *options_of(Configuration)]
+    near = nearest(word, [*names, *_options_beside(word)])
     offer = f"did you mean '{near}'? " if near else ""
-    allowed = f"allowed: {', '.join(kinds)}, the name of a component, or a key"
+    allowed = f"allowed: {', '.join(kinds)}, the name of a component, or a key, as local.lr"
     raise InputError(f"--list is {excerpt(word)}; {offer}{allowed}")
 
 
@@ -51,10 +50,16 @@ def _kinds() -> dict[str, str]:
     return {"experiments": "experiment", **kinds, "keys": "key"}
 
 
+def _kind_named_in(word: str) -> str:
+    """Return the kind of component that a dotted key chooses; any other word as it is."""
+    last = word.removesuffix(".name").rpartition(".")[2]
+    return last if last in LISTS and ":" not in word else word
+
+
 def listed_records(word: str) -> list[dict[str, Any]]:
     """Return what ``listing`` says, for programs: kind, name and summary; options of a name."""
     listing(word)  # which refuses what is unknown
-    kinds = _kinds()
+    kinds, word = _kinds(), _kind_named_in(word)
     listed_kinds = list(kinds.values()) if word == "all" else [kinds[word]] if word in kinds else []
     records = [_record(kind, name) for kind in listed_kinds for name in _names(kind)]
     records += [
@@ -75,11 +80,44 @@ def _options(name: str) -> Iterator[tuple[str, Mapping[str, Parameter]]]:
         yield "component", options_of(load(name, "--list"))
     for kind, table in _tables().items():
         if name in table:
-            entry = table[name]
-            component = find(kind, name) if kind in TABLES else entry
-            yield kind, entry.parameters if isinstance(entry, Entry) else options_of(component)
+            yield kind, _parameters(kind, name, table[name])
     if name in options_of(Configuration) and name not in SECTIONS:
         yield "key", {name: options_of(Configuration)[name]}
+    for option, _ in _dotted(name):
+        yield "key", {name: option}
+
+
+def _parameters(kind: str, name: str, entry: Any) -> Mapping[str, Parameter]:
+    """Return the options of a component, or of a section."""
+    if isinstance(entry, Entry):
+        return entry.parameters
+    return options_of(find(kind, name) if kind in TABLES else entry)
+
+
+def _dotted(word: str) -> Iterator[tuple[Parameter, list[str]]]:
+    """Yield what an option under its dotted key may be, with the components where it is that."""
+    section, _, name = word.rpartition(".")
+    kind, tables = section.rpartition(".")[2], _tables()
+    if kind in tables["section"]:
+        option = options_of(tables["section"][kind]).get(name)
+        yield from [(option, [])] if option is not None else []
+    alike: dict[tuple[str, str, str], tuple[Parameter, list[str]]] = {}
+    for component, entry in tables[kind].items() if kind in tables and section else ():
+        option = _parameters(kind, component, entry).get(name)
+        if option is not None:
+            key = (option.allowed, repr(option.default), option.summary)
+            alike.setdefault(key, (option, []))[1].append(component)
+    yield from alike.values()
+
+
+def _options_beside(word: str) -> list[str]:
+    """Return the dotted keys of a section, or of a kind of component, that a word begins with."""
+    section = word.rpartition(".")[0]
+    kind, tables = section.rpartition(".")[2], _tables()
+    within = {kind: tables["section"][kind]} if kind in tables["section"] else tables.get(kind, {})
+    return [
+        f"{section}.{each}" for name, e in within.items() for each in _parameters(kind, name, e)
+    ]
 
 
 def _record(kind: str, name: str, options: Mapping[str, Parameter] | None = None) -> dict[str, Any]:
@@ -89,7 +127,7 @@ def _record(kind: str, name: str, options: Mapping[str, Parameter] | None = None
         record["exchanges"] = list(algorithm.exchanges or EXCHANGES)
         record["compressors"] = algorithm.compressors
     if kind == "key":
-        record["summary"] = _keys()[name]
+        record["summary"] = _keys()[name] if name in _keys() else (options or {})[name].summary
     elif kind not in ("experiment", "component"):
         record["summary"] = _summary(kind, name, _tables()[kind][name])
     if options is not None:
@@ -158,6 +196,10 @@ def _sheets(name: str) -> Iterator[str]:
             yield _of_component(kind, name, find(kind, name) if kind in TABLES else entry)
     if name in options_of(Configuration) and name not in SECTIONS:
         yield _key(name)
+    for option, components in _dotted(name):
+        default = "required" if option.required else f"default {_yaml(option.default)}"
+        owners = f" of {', '.join(components)}" if components else ""
+        yield f"key {name}{owners}: {option.summary}\n  {option.allowed} ({default})"
 
 
 def _key(name: str) -> str:

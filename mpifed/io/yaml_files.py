@@ -74,6 +74,20 @@ def read_yaml(path: Path) -> Any:
         raise InputError(f"{path}{where} is not valid YAML{_reason(error)}") from None
 
 
+def line_of(path: Path, key: str) -> int | None:
+    """Return the line of a dotted key in a YAML file; None where it is not there."""
+    node, line = yaml.compose(read_text(path, MOST), Loader=_Loader), None
+    while key:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        nodes = {str(name.value): (name, value) for name, value in pairs}
+        first, _, inner = key.partition(".")
+        key, inner = (first, inner) if first in nodes else (key, "")  # which may have dots
+        if key not in nodes:
+            return None
+        line, node, key = nodes[key][0].start_mark.line + 1, nodes[key][1], inner
+    return line
+
+
 def parse_value(text: str, key: str) -> Any:
     """Parse a YAML value."""
     try:

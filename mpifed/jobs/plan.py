@@ -17,9 +17,8 @@ from typing import Any
 
 import yaml
 
-from mpifed.components.registry import plain
 from mpifed.config import configuration as config
-from mpifed.config.experiments import YAML_FILES, safe, split_words
+from mpifed.config.experiments import YAML_FILES, naming_line, safe, split_words
 from mpifed.config.job import JobOptions
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import Dumper, as_text, parse_value, read_yaml
@@ -231,12 +230,24 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
     directory = (output or Path("runs") / f"{name}{'-sweep' * swept}-{now}").absolute()
     if smoke:
         directory = directory.with_name(f"{directory.name}-smoke")
-    ranks = layout(check(settings)).ranks
-    with experiment_file(experiment, text) as source:
+    keys = [word.partition("=")[0] for word in (*words, *overrides)]
+    with naming_line(experiment, keys), experiment_file(experiment, text) as source:
+        ranks = layout(check(settings)).ranks
         runs = sweep.planned_runs(source, overrides, directory, ranks)
+    _check_ranks(ranks, runs)
     if smoke or not swept:
         runs, swept = [dataclasses.replace(runs[0], directory=directory)], False
     return Job(name, text, directory, swept, tuple(runs), settings)
+
+
+def _check_ranks(ranks: int, runs: Sequence[Planned]) -> None:
+    """Refuse more ranks than a run has clients: nodes would be idle."""
+    for clients in (run.configuration.clients for run in runs if run.configuration is not None):
+        if ranks > clients:
+            raise InputError(
+                f"job.ranks is {ranks}, which must be at most the number of clients, {clients}: a "
+                "rank hosts at least one"
+            )
 
 
 def check_output(job: Job) -> None:
@@ -265,7 +276,7 @@ def continued(job: Job, tasks: Sequence[int], words: Sequence[str]) -> tuple[Job
         directory, overrides = runs[task].directory, runs[task].overrides | changes
         configuration = config.resolve(config.apply_overrides(mapping, overrides), ranks)
         runs[task] = dataclasses.replace(
-            runs[task], overrides=overrides, data=plain(configuration.data)
+            runs[task], overrides=overrides, configuration=configuration
         )
         done = (directory / "DONE").exists() and read_summary(directory / "summary.json")
         if done and done["rounds"] >= configuration.rounds:
@@ -278,6 +289,7 @@ def continued(job: Job, tasks: Sequence[int], words: Sequence[str]) -> tuple[Job
         if stored is not None:
             request.check_changes(stored, configuration, directory, request.stored_horizon(stored))
         left.append(task)
+    _check_ranks(ranks, runs)
     return dataclasses.replace(job, settings=settings, runs=tuple(runs)), left
 
 
@@ -303,18 +315,7 @@ def check_here(job: Job) -> Iterator[str]:
             f"job.modules has {', '.join(map(repr, missing))}; there is no such module here "
             "(`module avail` lists them)"
         )
-    with experiment_file(job.experiment, job.text) as source:
-        mapping = config.read_experiment(source)
-        for run in job.runs:
-            configuration = config.resolve(
-                config.apply_overrides(mapping, run.overrides), job.layout.ranks
-            )
-            if job.layout.ranks > configuration.clients:
-                raise InputError(
-                    f"job.ranks is {job.layout.ranks}, which must be at most the number of "
-                    f"clients, {configuration.clients}: a rank hosts at least one"
-                )
-        sweep.check_data(source, job.runs)
+    sweep.check_data(job.runs)
     yield "the data can be read here"
 
 

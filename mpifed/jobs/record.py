@@ -93,7 +93,7 @@ def read(directory: Path) -> tuple[Record, list[int]]:
                 f"it is of version {content['version']}, and this mpifed reads {VERSION}"
             )
         runs = tuple(
-            Planned(folder / run["directory"], dict(run["overrides"]), {})
+            Planned(folder / run["directory"], dict(run["overrides"]), None)
             for run in content["runs"]
         )
         history = tuple(

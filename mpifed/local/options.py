@@ -48,9 +48,9 @@ class LocalOptions:
     weight_decay : float
         Factor of the parameters that is added to the gradient.
     sam_radius : float
-        The rho of sharpness-aware steps (Foret et al. 2021; under gossip DFedSAM, Shi et al. 2023):
-        gradients g of the risk alone, without terms of the method and weight decay, are taken
-        again at theta + rho g / ||g||, on the same samples. 0 is none.
+        The rho of sharpness-aware steps (Foret et al. 2021): gradients g of the risk alone, without
+        terms of the method and weight decay, are taken again at theta + rho g / ||g||, on the same
+        samples. 0 is none. Under gossip they make DFedSAM (Shi et al. 2023).
     batch_size : int
         Samples of a minibatch.
     epochs : int

@@ -12,24 +12,34 @@ from mpifed.report.runs import ACCURACY, larger_is_better
 from mpifed.report.tables import SURE, common_form, measured, measures, p_text, shows_accuracies
 
 MOST = 5  # methods that are compared in sentences
+FEW = 3  # seeds; intervals over fewer are many times as wide as the deviation
 
 
 def answers(groups: Sequence[Group], against: str | None = None, digits: int = 2) -> list[str]:
     """Return sentences: the best method of each data set, and how the others differ.
 
     They are compared with the method ``against``, or with the best one, seed by seed. Percentages
-    have ``digits`` decimals, their differences two.
+    have ``digits`` decimals, their differences two. The last sentence tells of too few seeds.
     """
     directed = [name for name in measured(groups) if not measures(groups)[name].is_own]
     columns = [ACCURACY] if shows_accuracies(groups) else directed[:1]
-    sentences = []
+    sentences: list[str] = []
+    counts: list[int] = []
     for column in columns:
         datas = dict.fromkeys(group.data for group in groups)
         for data in datas:
             chosen = [g for g in groups if g.data == data and g.estimate(column).count]
             if chosen:
                 prefix = f"{chosen[0].words[0]}: " * (len(datas) > 1)
-                sentences += [prefix + one for one in _of_data(chosen, column, against, digits)]
+                of_data, seeds = _of_data(chosen, column, against, digits)
+                sentences += [prefix + one for one in of_data]
+                counts += [seeds] * (seeds < FEW)
+    if counts:
+        few = "One seed" if min(counts) == 1 else "Two seeds"
+        sentences.append(
+            f'{few} cannot show much: mpifed sweep with "seed=range(10)" adds more, and skips what '
+            "is finished in its --output."
+        )
     return sentences
 
 
@@ -40,7 +50,10 @@ def meaning(groups: Sequence[Group], sentences: Sequence[str]) -> str:
     return " ".join([SPREADS[groups[0].spread]] * ("±" in text) + [p] * (", p " in text))
 
 
-def _of_data(groups: Sequence[Group], column: str, against: str | None, digits: int) -> list[str]:
+def _of_data(
+    groups: Sequence[Group], column: str, against: str | None, digits: int
+) -> tuple[list[str], int]:
+    """Return the sentences on one data set, and the fewest seeds that one of them rests on."""
     measure = measures(groups)[column]
     sign = 1 if larger_is_better(column) else -1
     estimates = [group.estimate(column, measure.factor) for group in groups]
@@ -51,7 +64,7 @@ def _of_data(groups: Sequence[Group], column: str, against: str | None, digits: 
     text = value.text(f".{digits}f" if measure.percent else form)
     if len(groups) == 1:
         rounds = f" after {best.runs[0].rounds} rounds" if len(best.runs) == 1 else ""
-        return [f"{best.title}: {name} {text}{unit}{rounds}."]
+        return [f"{best.title}: {name} {text}{unit}{rounds}."], FEW if rounds else value.count
     order = "Highest" if sign > 0 else "Least"
     first = f"{order} mean {name}: {best.title}, {text}{unit}."
     reference = partner(groups, best.data, against) or best
@@ -66,7 +79,8 @@ def _of_data(groups: Sequence[Group], column: str, against: str | None, digits: 
         for title in order_of[:MOST]
     ]
     others_in_table = f"The table compares {len(order_of) - MOST} more methods."
-    return [first, *others, *[others_in_table] * (len(order_of) > MOST)]
+    seeds = min((each.count for each in apart.values() if each.count), default=FEW)
+    return [first, *others, *[others_in_table] * (len(order_of) > MOST)], seeds
 
 
 def _sentence(name: str, other: str, apart: Estimate, sign: int, form: str, points: str) -> str:
@@ -78,5 +92,5 @@ def _sentence(name: str, other: str, apart: Estimate, sign: int, form: str, poin
         return f"{name} differs from {other} by {text}, with one common seed."
     p = f"p {p_text(apart)}" if p_text(apart).startswith("<") else f"p = {p_text(apart)}"
     if apart.p_value >= SURE:
-        return f"{name} and {other} do not differ: {text}, {p}."
+        return f"No difference shown between {name} and {other}: {text}, {p}."
     return f"{name} is {'better' if sign * apart.mean > 0 else 'worse'} than {other}: {text}, {p}."

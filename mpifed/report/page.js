@@ -259,7 +259,7 @@
   for (const input of [...all("input[name=y]"), ...(smoothing ? [smoothing] : [])]) input.addEventListener("input", redrawAll);
 
   // Tables: a click on a head sorts by its column, a second one the other way round.
-  for (const table of all(".scroll table")) {
+  for (const table of all(".scroll table:not(.matrix)")) {
     const heads = all("thead th", table), body = table.tBodies[0];
     if (body.rows.length < 2) continue;
     heads.forEach((head, column) => {

@@ -240,31 +240,49 @@ def _defaults(configs: Sequence[Mapping[str, Any]]) -> dict[str, set[str]]:
 
     Components may have different defaults for a key of one name.
     """
-    from mpifed.config.configuration import to_mapping, with_all_options  # imports torch
+    # These import torch.
+    from mpifed.components.registry import with_defaults
+    from mpifed.components.tables import TABLES
+    from mpifed.config.configuration import to_mapping, with_all_options
 
     values: dict[str, set[str]] = {}
     skeletons: list[dict[str, Any]] = [{}]
     for config in configs:
         for key, section in config.items():
-            names = _names_alone(section)
-            alone = {key: {"name": names["name"]}} if "name" in names else {}
+            names = _without_options(section)
+            inner = [part for part, value in names.items() if isinstance(value, dict)]
+            alone = {key: {part: names[part] for part in names.keys() - inner}}
             skeletons += [each for each in ({key: names}, alone) if each not in skeletons]
     for skeleton in skeletons:
         named = leaves(skeleton)
-        with contextlib.suppress(InputError):  # an option without a default: all are as if set
-            for key, text in leaves(to_mapping(with_all_options(skeleton))).items():
-                if key not in named and (not skeleton or key.partition(".")[0] in skeleton):
-                    values.setdefault(key, set()).add(text)
+        try:
+            completed = to_mapping(with_all_options(skeleton))
+        except InputError:  # data that are not here, or a name of another version
+            completed = {k: with_defaults(k, part) for k, part in skeleton.items() if k in TABLES}
+        for key, text in leaves(completed).items():
+            if key not in named and (not skeleton or key.partition(".")[0] in skeleton):
+                values.setdefault(key, set()).add(text)
     return values
 
 
-def _names_alone(section: Any) -> dict[str, Any]:
-    """Return a section of a configuration with the names of its shipped components alone."""
+def _without_options(section: Any) -> dict[str, Any]:
+    """Return a section with its shipped components alone, each with what has no default."""
     if not isinstance(section, dict) or ":" in str(section.get("name")):
         return {}
-    inner = {key: _names_alone(value) for key, value in section.items()}
-    name = {"name": section["name"]} if "name" in section else {}
-    return {**name, **{key: value for key, value in inner.items() if value}}
+    inner = {key: _without_options(value) for key, value in section.items()}
+    required = {"name", *_required(str(section["name"]))} if "name" in section else set()
+    needed = {key: value for key, value in section.items() if key in required}
+    return {**{key: value for key, value in inner.items() if value}, **needed}
+
+
+def _required(name: str) -> list[str]:
+    """Return the options without a default of what is called ``name``."""
+    from mpifed.config.listing import listed_records  # imports torch
+
+    with contextlib.suppress(InputError):  # of another version
+        options = [option for each in listed_records(name) for option in each.get("options", ())]
+        return [option["name"] for option in options if "default" not in option]
+    return []
 
 
 def _value(value: str | None) -> str:

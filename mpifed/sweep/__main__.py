@@ -12,6 +12,7 @@ from mpifed.command import Parser, carried_out, launch_words, parser_of, whole
 from mpifed.config.experiments import (
     DEFAULT_EXPERIMENT,
     experiment_for_own,
+    naming_line,
     parse_overrides,
     split_words,
 )
@@ -38,19 +39,22 @@ def _sweep(words: Sequence[str] | None) -> int:
     output = options.output or _default_output(name)
     check_output(output)
     launcher = launch_words(options.ranks)
+    keys = [word.partition("=")[0] for word in overrides]
     if options.optuna is not None:
         from mpifed.sweep.study import search  # which imports torch
 
-        return search(experiment, overrides, output, options, launcher)
+        with naming_line(experiment, keys):
+            return search(experiment, overrides, output, options, launcher)
     if options.metric is not None or options.no_pruning:
         raise InputError("--metric and --no-pruning go with --optuna N")
-    runs = planned_runs(experiment, overrides, output, options.ranks or 1)
+    with naming_line(experiment, keys):
+        runs = planned_runs(experiment, overrides, output, options.ranks or 1)
     commands = [[*launcher, *run_words(experiment, run, options.ranks)] for run in runs]
     if options.dry_run:
         for run, command in zip(runs, commands, strict=True):
             print(f"{_state(run)}: {shlex.join(command)}")
         return EXIT_FINISHED
-    check_data(experiment, runs, options.ranks or 1)
+    check_data(runs)
     write_index(runs)
     environment = outside_step() if options.ranks is not None else None
     return Sweep(runs, commands, options.jobs, environment).run()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.command import python_words
-from mpifed.components.registry import find, without_module
+from mpifed.components.registry import find, plain, without_module
 from mpifed.config import configuration as config
 from mpifed.config.experiments import safe
 from mpifed.config.stored import completed, differences
@@ -119,11 +119,11 @@ def write_index(runs: Sequence[Planned]) -> None:
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a sweep."""
+    """One run of a sweep; ``configuration`` is None where it is not looked at."""
 
     directory: Path
     overrides: dict[str, Any]
-    data: dict[str, Any]
+    configuration: config.Configuration | None
     needs: tuple[Path, ...] = ()
     chosen: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -186,19 +186,20 @@ def planned(
 ) -> Planned:
     """Plan and check one run, whose ``overrides`` include the values that are ``chosen`` for it."""
     configuration = config.resolve(config.apply_overrides(mapping, overrides), ranks)
-    settings = config.to_mapping(configuration)
-    run = Planned(directory, overrides, settings["data"], needs, chosen)
+    run = Planned(directory, overrides, configuration, needs, chosen)
     if run.finished():  # an unfinished run is compared by mpifed.run itself when it resumes
-        check_same_run(run.directory, settings)
+        check_same_run(run.directory, config.to_mapping(configuration))
     return run
 
 
-def check_data(experiment: str | None, runs: Sequence[Planned], ranks: int = 1) -> None:
+def check_data(runs: Sequence[Planned]) -> None:
     """Make each data set of runs that are not finished, which raises ``InputError`` without it."""
-    waiting = [run for run in runs if not run.finished() and run.waits_for() is None]
-    mapping = config.read_experiment(experiment, runs[0].overrides)
-    for run in {as_text(run.data): run for run in reversed(waiting)}.values():
-        configuration = config.resolve(config.apply_overrides(mapping, run.overrides), ranks)
+    waiting = [
+        run.configuration
+        for run in reversed(runs)
+        if run.configuration is not None and not run.finished() and run.waits_for() is None
+    ]
+    for configuration in {as_text(plain(each.data)): each for each in waiting}.values():
         dataset_class = find("data", configuration.data.name)
         clients, seed = configuration.clients, configuration.seed
         dataset_class(clients, seed, Alone(), **configuration.data.options)

@@ -143,7 +143,7 @@ def search_of(space: Space, metric: str | None) -> Search:
     setup = make(configuration, Alone(), configuration.rounds, None)
     metric = metric or default_column(setup)
     check_column("--metric", metric, setup, columns_of(setup))
-    check_data(space.experiment, corners, space.ranks)
+    check_data(corners)
     return Search(metric, configuration.seed, int(WARMUP * configuration.rounds))
 
 
@@ -259,7 +259,7 @@ class Study(Sweep):
         except InputError as error:  # of values together: each was checked before
             if state not in ("RUNNING", "FAIL"):
                 raise
-            run = Planned(self.space.directory(number), {}, {}, (), values)
+            run = Planned(self.space.directory(number), {}, None, (), values)
             complain(run.directory.name, str(error))
             self.failed.add(number)
             if state == "RUNNING":
@@ -345,7 +345,7 @@ def search(
 
     if options.dry_run:
         named = [f"{name}={text}" for name, text in space.written.items()]
-        fixed = Planned(space.output / "trial-NUMBER", space.fixed, {})
+        fixed = Planned(space.output / "trial-NUMBER", space.fixed, None)
         print(f"{options.optuna} trials, {target.metric}, {' '.join(named)}:")
         print(shlex.join([*command(fixed), *named]))
         return EXIT_FINISHED

@@ -18,7 +18,6 @@ from mpifed.config.experiments import DEFAULTS
 from mpifed.config.job import JobOptions
 from mpifed.config.listing import listed_records
 from topologies.parameters import options_of
-from topologies.schema import LARGEST
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -35,12 +34,12 @@ HEAD = """# Configuration
 
 Every key of an experiment, with its type, default and meaning. Write keys in a YAML file, or behind
 a command with dots (`local.lr=0.05`). `mpifed run --list NAME` prints the same of a section or of a
-component, `mpifed run --list all` all names. Methods, data sets, models and other components have
-[options of their own](components.md).
+component, `mpifed run --list local.lr` of one key, `mpifed run --list all` all names. Methods, data
+sets, models and other components have [options of their own](components.md).
 `python scripts/pages/configuration.py` writes this page from the code.
 """
 
-JOBS = "These keys are for [`mpifed jobs`](slurm.md); `mpifed run` reads none of them.\n"
+JOBS = "These keys are for [`mpifed jobs`](slurm.md); `mpifed run` refuses them.\n"
 
 VARIABLES = """## Environment variables
 
@@ -58,7 +57,7 @@ VARIABLES = """## Environment variables
 
 
 def _cell(text: Any) -> str:
-    words = str(text).replace("|", "\\|").replace("\n", " ").replace(f", at most {LARGEST}", "")
+    words = str(text).replace("|", "\\|").replace("\n", " ")
     return re.sub(r"'([^' ]+)'", r"`\1`", words)
 
 

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 TASKS = {
     "Run experiments, and load what they trained": (
         "mpifed.api",
+        "mpifed.notebook",
         "mpifed.training.trained",
         "mpifed.errors",
     ),

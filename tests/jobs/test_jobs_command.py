@@ -250,7 +250,7 @@ def test_ranks_that_are_given_anew_go_before_the_layout_of_before(
     slurm: FakeSlurm, tmp_path: Path, capfd
 ) -> None:
     output = tmp_path / "run"
-    words = [*TINY[:-1], "job.nodes=2", "job.ranks_per_node=2", "--output", output]
+    words = ["clients=6", *TINY[1:-1], "job.nodes=2", "job.ranks_per_node=2", "--output", output]
     call(capfd, "submit", UNCHECKED, *words)
     for more, nodes in (([], None), (["job.nodes=3"], 3)):
         words = ["resume", output, "job.ranks=6", *more, "--dry-run", "--unchecked"]
@@ -329,9 +329,12 @@ def test_a_program_that_a_module_brings_is_left_to_the_job(
     assert "'pyton'" in call(capfd, "check", *words, "job.modules=[python, pyton]", code=2)
 
 
-def test_a_job_of_more_ranks_than_clients_is_refused(slurm, tmp_path: Path, capfd) -> None:
+@pytest.mark.parametrize("action", ["render", "check", "submit"])
+def test_a_job_of_more_ranks_than_clients_is_refused(
+    action: str, slurm, tmp_path: Path, capfd
+) -> None:
     words = [*TINY, "job.ranks=5", "--output", tmp_path / "run"]
-    assert re.search(r"job\.ranks is 5.* clients, 4", call(capfd, "check", *words, code=2))
+    assert re.search(r"job\.ranks is 5.* clients, 4", call(capfd, action, *words, code=2))
 
 
 def test_status_shows_the_last_event_and_where_the_output_is(

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rendering import TEMPLATES, directives, refusal, rendered, site
 
-PLACE = ["clients=4", "--output", "/nowhere/run"]
+PLACE = ["clients=100", "--output", "/nowhere/run"]
 
 
 def test_every_shipped_site_is_valid() -> None:

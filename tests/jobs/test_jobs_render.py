@@ -94,7 +94,7 @@ def test_shellcheck_finds_nothing_in_a_report_of_a_sweep(tmp_path: Path, capfd) 
 @pytest.mark.parametrize("name", ["lumi", "leonardo", "juwels-booster", "frontier"])
 def test_sites_render(name: str, tmp_path: Path) -> None:
     assert "not run" in (TEMPLATES / "sites" / f"{name}.yaml").read_text()
-    words = ["job.nodes=2", "job.ranks_per_node=8", "clients=4"]
+    words = ["job.nodes=2", "job.ranks_per_node=8", "clients=16"]
     text = rendered(*words, "--site", name, "--output", tmp_path / "run")
     subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=20)
 

@@ -50,6 +50,50 @@ def test_experiments_that_are_not_there(words, expected, tmp_path, capfd, monkey
     refused(call(words, capfd), expected, tmp_path / "runs")
 
 
+@pytest.mark.parametrize("word", ["job.ranks=2", "job={ranks: 2}", "sweep={seed: [0, 1]}"])
+def test_words_of_jobs_are_sent_to_where_they_belong(word, tmp_path, capfd):
+    refused(call([*TINY, word], capfd), "mpifed jobs.*mpifed (jobs submit|sweep)", tmp_path / "run")
+
+
+WRITTEN = """clients: 4
+data:
+  name: digits
+algorithm: fedprox
+local: {epochs: 2,
+  lr: 0.1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "expected"),
+    [
+        (("clients", "client"), 1, "'client'.*'clients'"),
+        (("name: digits", "name: digits\n  alpha: 1"), 4, r"'data\.alpha'"),
+        (("fedprox", "fedpro"), 4, "'fedpro'.*'fedprox'"),
+        (("0.1", "high"), 6, r"local\.lr is 'high'.*number"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named_with_its_line(
+    change, line, expected, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(WRITTEN.replace(*change))
+    expected = rf"mine\.yaml, line {line}: .*{expected}"
+    refused(call(["mine.yaml"], capfd), expected, tmp_path / "runs")
+    swept = call(["mine.yaml"], capfd, "sweep")
+    assert swept.code == 2 and re.search(expected, swept.err)
+    with pytest.raises(InputError, match=expected):
+        mpifed.run("mine.yaml")
+
+
+def test_a_mistake_on_the_command_line_names_no_file(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(WRITTEN)
+    for word in ("lr=high", "local.lr=high", "local={lr: high}", "algorithm=fedpro"):
+        outcome = call(["mine.yaml", word], capfd)
+        assert outcome.code == 2 and "mine.yaml" not in outcome.err, outcome
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
@@ -90,6 +134,56 @@ def test_a_folder_of_checkpoints_that_are_foreign_holds_no_run(tmp_path, capfd):
         assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
         assert re.search("--output.*'checkpoints'", outcome.messages[0])
     assert [*tmp_path.rglob("*.*")] == [foreign] and foreign.read_bytes() == b"PK"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "data=~no-such-user/x.csv",
+        "data=~no-such-user/x.npz",
+        "data={name: csv, path: ~no-such-user}",
+        "data={name: image_folder, path: ~no-such-user}",
+        "data={name: parquet, raw: ~no-such-user}",
+        "data={name: labelled_texts, path: ~no-such-user}",
+        "data={name: cifar10, raw: ~no-such-user}",
+        "data=~no-such-user/x.h5",
+        "evaluation.central=~no-such-user.csv",
+        "evaluation.central=~no-such-user.h5",
+        "model={name: cnn, weights: ~no-such-user/x.pt}",
+        "participation={name: trace, path: ~no-such-user.csv}",
+        "topology=~no-such-user.edges",
+    ],
+)
+def test_the_home_of_nobody_is_no_file(word, tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = call(["digits-fedem", "clients=2", word, "--output", "run"], capfd)
+    refused(outcome, "~no-such-user", tmp_path / "run")
+
+
+def test_a_file_may_be_called_with_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{number},{number % 2}" for number in range(40)]
+    (tmp_path / "~x.csv").write_text("\n".join(["a,label", *lines]) + "\n")
+    assert run_command(["run", "data=~x.csv", "clients=2", "rounds=1", "--output", "run"]) == 0
+    assert mpifed.load("run").predict("~x.csv").shape == (40,)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["data=patients.xlsx"],
+        ["data.path=Patients.XLS", "data.name=csv"],
+        ["data=own.csv", "evaluation.central=patients.ods"],
+        ["data.path=patients.xlsx", "data.name=labelled_texts", "clients=2"],
+    ],
+)
+def test_a_spreadsheet_is_answered_by_what_is_read(words, tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.csv").write_text("a,label\n" + "1,0\n2,1\n" * 50)
+    for name in ("patients.xlsx", "Patients.XLS", "patients.ods"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04")
+    outcome = call([*words, "--output", "run"], capfd)
+    refused(outcome, r"spreadsheet.*CSV.*mpifed\.frame\(pandas\.read_excel", tmp_path / "run")
 
 
 def test_data_files_that_do_not_fit(tmp_path, capfd):

@@ -72,6 +72,16 @@ def test_method_data_graph_weights_and_compressor_are_cited_once(tmp_path, capfd
         assert titles.count(word) == 1, word
 
 
+def test_options_of_local_steps_are_cited_where_they_are_used(tmp_path, capfd):
+    plain = run_with(tmp_path / "plain", local={"lr_warmup": 0, "sam_radius": 0.0})
+    used = run_with(tmp_path / "used", local={"lr_warmup": 5, "sam_radius": 0.05})
+    without, found = (entries(call([run], capfd, "cite").out) for run in (plain, used))
+    titles = [found[key]["title"] for key in sorted(found.keys() - without.keys())]
+    assert ["Sharpness-Aware" in titles[0], "1 Hour" in titles[1]] == [True, True] and len(
+        titles
+    ) == 2
+
+
 def test_what_an_own_component_names_becomes_a_short_entry(tmp_path, monkeypatch, capfd):
     (tmp_path / "own_halves.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -89,6 +99,7 @@ def test_every_method_has_a_paper_and_every_reference_a_component():
     shipped = [(kind, name) for kind in (*cite.KINDS, *cite.GRAPHS) for name in cite.GRAPHS.get(
         kind, TABLES.get(kind, ()))]  # fmt: skip
     by_item = {item: cite.cited_by(*item) for item in shipped}
+    by_item["local", "steps"] = cite.cited_by_steps({"lr_warmup": 5, "sam_radius": 0.05})
     by_key = {entry.partition(",")[0]: entry for found in by_item.values() for entry in found}
     every = entries("\n\n".join(by_key.values()))
     assert [name for kind, name in shipped if kind == "algorithm" and not by_item[kind, name]] == []

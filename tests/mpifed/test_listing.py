@@ -117,8 +117,46 @@ def test_names_of_several_kinds_and_of_users_are_listed(capfd):
 
 
 @pytest.mark.parametrize(
-    ("word", "offer"), [("algoritms", "'algorithms'"), ("erdos_reny", "'erdos_renyi'")]
-)
+    ("word", "offer"), [("algoritms", "'algorithms'"), ("erdos_reny", "'erdos_renyi'"),
+     ("local.lr_schedul", "'local.lr_schedule'"), ("data.n_tst", "'data.n_test'")],
+)  # fmt: skip
 def test_what_cannot_be_listed_is_refused(word, offer, capfd):
     outcome = call(["--list", word], capfd)
     checked_refusal(outcome, f"--list.*'{word}'.*{offer}.*experiments, algorithms")
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "component"),
+    [
+        ("evaluation.central", "section", "evaluation"),
+        ("local.lr_schedule", "section", "local"),
+        ("algorithm.mu", "algorithm", "fedprox"),
+        ("exchange.topology.p", "topology", "erdos_renyi"),
+        ("participation.p", "participation", "bernoulli"),
+    ],
+)
+def test_a_dotted_key_is_listed_as_its_component_has_it(key, kind, component, capfd):
+    records, sheets = listed(key, capfd)
+    (sheet,) = [sheet for sheet in sheets if kind == "section" or f" of {component}" in sheet]
+    (record,) = [each for each in listed(component, capfd)[0] if each["kind"] == kind]
+    (option,) = [each for each in record["options"] if key.endswith(f".{each['name']}")]
+    assert option in [each for record in records for each in record["options"]]
+    assert sheet.startswith(f"key {key}") and f": {option['summary']}\n" in sheet
+    default = f"default {option['default']}" if "default" in option else "required"
+    assert f"  {option['allowed']} ({default.replace('None', 'null')})" in sheet
+
+
+@pytest.mark.parametrize(
+    ("key", "word"), [("algorithm.name", "algorithm"), ("exchange.topology", "topology")]
+)
+def test_a_key_that_names_a_component_lists_their_names(key, word, capfd):
+    assert listed(key, capfd) == listed(word, capfd)
+
+
+def test_a_bound_that_nobody_reaches_is_told_where_it_is_passed(capfd):
+    bound = str(2**63 - 1)
+    assert bound not in call(["--list", "keys"], capfd).out
+    for word in ("seed", "rounds", "evaluation.every"):
+        assert bound not in call(["--list", word], capfd).out
+    assert bound not in call(["digits-fedem", "seed=-1"], capfd).err
+    assert f"at most {bound}" in call(["digits-fedem", f"seed={2**63}"], capfd).err

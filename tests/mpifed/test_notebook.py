@@ -40,10 +40,11 @@ def test_the_package_has_its_public_names_alone_and_waits_for_torch():
     assert not names & {"Any", "os", "signal", "annotations", "AgreedInputError", "contextmanager"}
 
 
-@pytest.mark.parametrize("name", ["run", "load", "read", "arrays", "frame"])
+@pytest.mark.parametrize("name", ["run", "load", "read", "arrays", "frame", "plot"])
 def test_functions_have_true_signatures_types_and_documentation(name):
     function = getattr(mpifed, name)
-    signature, hints = inspect.signature(function), typing.get_type_hints(function)
+    signature = inspect.signature(function)
+    hints = typing.get_type_hints(function, None, {"Axes": plt.Axes})
     named = [each.name for each in signature.parameters.values()]
     assert {*named, "return"} == {*hints} and hints["return"] is not typing.Any
     text = inspect.cleandoc(function.__doc__)
@@ -79,6 +80,15 @@ def test_a_result_shows_its_last_scores_and_a_curve(result):
     assert mpifed.read(result)._repr_html_() == result._repr_html_()
 
 
+def test_a_result_shows_the_scores_that_were_chosen(tmp_path):
+    words = {**SMALL, "rounds": 1, "evaluation.metrics": ["f1", "confusion"]}
+    chosen = mpifed.run(**words, output=tmp_path / "run")
+    shown = ElementTree.fromstring(chosen._repr_html_())
+    heads, values = ([cell.text for cell in row] for row in shown.find("table"))
+    table = dict(zip(heads, values, strict=True))
+    assert table["test f1"] == f"{chosen.metrics['test_f1'][-1]:.4f}"
+
+
 def test_a_result_without_scores_shows_its_status(tmp_path):
     (tmp_path / "config.yaml").touch()
     shown = ElementTree.fromstring(mpifed.read(tmp_path)._repr_html_())
@@ -93,6 +103,20 @@ def test_columns_are_plotted_over_rounds(result):
     assert result.plot("train_loss", "test_loss", ax=axes) is axes and len(axes.get_lines()) == 3
     with pytest.raises(mpifed.InputError, match="'test_loss'"):
         result.plot("tset_loss")
+    plt.close("all")
+
+
+def test_curves_of_several_runs_are_in_one_picture(result, tmp_path):
+    other = mpifed.run(**SMALL, algorithm="fedavg", output=tmp_path / "other")
+    axes = mpifed.plot([result, other.directory])
+    assert [line.get_label() for line in axes.get_lines()] == ["a<b", "other"]
+    for line, run in zip(axes.get_lines(), (result, other), strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), run.metrics["test_accuracy"])
+    axes = mpifed.plot({"FedEM": result, "FedAvg": other}, ["test_loss", "train_loss"])
+    assert axes.get_legend() is not None and len(axes.get_lines()) == 4
+    assert len(result.plot(["test_loss", "train_loss"]).get_lines()) == 2
+    with pytest.raises(mpifed.InputError, match="no run"):
+        mpifed.plot([tmp_path / "none"])
     plt.close("all")
 
 

@@ -42,7 +42,7 @@ def difference(one, other) -> str:
 def test_the_page_begins_with_whether_methods_differ(tmp_path: Path) -> None:
     found = report(two_methods(tmp_path))
     page = found.texts["report.html"]
-    expected = f"FedAvg and FedEM do not differ: {difference(AVERAGE, EM)}"
+    expected = f"No difference shown between FedAvg and FedEM: {difference(AVERAGE, EM)}"
     assert expected in words_of(page, "answer")
     assert "Highest mean test accuracy: FedEM, 75.11 ± 2.48 %." in words_of(page, "answer")
     assert re.findall(r'<section id="(\w+)"', page)[:3] == ["answer", "curves", "results"]
@@ -60,6 +60,14 @@ def test_a_method_that_differs_is_said_to_be_better_or_worse(tmp_path: Path) -> 
 def test_one_seed_does_not_tell_whether_methods_differ(tmp_path: Path) -> None:
     printed = report(two_methods(tmp_path, EM[:1], AVERAGE[:1])).printed
     assert "differs from FedEM by −1.00 points, with one common seed." in printed
+
+
+@pytest.mark.parametrize(("seeds", "few"), [(1, "One seed"), (2, "Two seeds"), (3, "")])
+def test_the_answer_tells_of_too_few_seeds(seeds: int, few: str, tmp_path: Path) -> None:
+    found = report(two_methods(tmp_path, EM[:seeds], AVERAGE[:seeds]))
+    for words in (found.printed, words_of(found.texts["report.html"], "answer")):
+        assert ("cannot show much" in words) == ("seed=range(10)" in words) == bool(few)
+        assert few in words
 
 
 def test_without_accuracies_the_least_objective_is_the_answer(tmp_path: Path) -> None:
@@ -96,6 +104,21 @@ def test_only_settings_that_somebody_has_set_are_shown(tmp_path: Path) -> None:
     write_run(tmp_path / "c", algorithm={"name": "fedem", "n_components": 5}, seed=1)
     shown = words_of(report(tmp_path).texts["report.html"], "settings")
     assert "algorithm.n_components" in shown
+
+
+@pytest.mark.parametrize(
+    ("chosen", "defaults"),
+    [
+        ({"name": "csv", "path": "p.csv", "label": "ill"}, {"standardise": True, "min_samples": 5}),
+        ({"name": "arrays", "digest": "5eed"}, {"min_samples": 5}),
+    ],
+)
+def test_settings_of_own_data_are_those_that_somebody_has_set(
+    chosen: dict, defaults: dict, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "a", data={**chosen, **defaults})
+    shown = words_of(report(tmp_path).texts["report.html"], "settings")
+    assert set(re.findall(r"\bdata\.(\w+)", shown)) == {*chosen}
 
 
 def test_numbers_of_a_column_have_as_many_decimals(tmp_path: Path) -> None:

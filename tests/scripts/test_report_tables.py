@@ -257,6 +257,9 @@ def test_scores_and_confusion_matrices_are_shown(scored: Path) -> None:
     # Of three seeds and the three clients in training.
     assert r"0 & \textbf{36} & 45 \\" in found.texts["confusion.tex"]
     assert "| 1 | 54 | **63** |" in found.texts["table.md"]
+    # The page shades each cell by its share of the true class.
+    shares = re.findall(r"--share:([\d.]+)", found.texts["report.html"])
+    assert [float(share) for share in shares] == len(FINALS) * [0.44, 0.56, 0.46, 0.54]
 
 
 def test_each_client_has_its_scores(tmp_path):

@@ -181,6 +181,6 @@ def test_menus_have_the_words_that_are_looked_for(opened):
 def test_the_python_reference_says_what_each_name_does(site):
     text = (site / "reference" / "mpifed.html").read_text(encoding="utf-8")
     text = re.sub(r"<[^>]+>", "", text)
-    for name in ("arrays", "frame", "load", "read", "run"):
+    for name in ("arrays", "frame", "load", "plot", "read", "run"):
         summary = (inspect.getdoc(getattr(mpifed, name)) or "").splitlines()[0]
         assert f"mpifed.{name}" in text and summary.replace("`", "") in text, name

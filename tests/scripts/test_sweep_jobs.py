@@ -47,7 +47,7 @@ def planned(tmp_path: Path, count: int, needs: dict[int, int] | None = None) -> 
     (tmp_path / "out").mkdir(exist_ok=True)
     places = [tmp_path / "out" / f"seed={number}" for number in range(count)]
     return [
-        Planned(place, {}, {}, (places[needs[n]],) if needs and n in needs else (), {"seed": n})
+        Planned(place, {}, None, (places[needs[n]],) if needs and n in needs else (), {"seed": n})
         for n, place in enumerate(places)
     ]
 
@@ -170,7 +170,7 @@ from pathlib import Path
 from mpifed.sweep.processes import Sweep
 from mpifed.sweep.plan import Planned
 places = [Path({str(tmp_path)!r}) / "out" / str(n) for n in range(3)]
-runs = [Planned(place, {{}}, {{}}) for place in places]
+runs = [Planned(place, {{}}, None) for place in places]
 sys.exit(Sweep(runs, [[sys.executable, "-c", {stops!r}, str(p)] for p in places], 2).run())
 """
     (tmp_path / "out").mkdir()
