@@ -176,13 +176,13 @@ def rate_of_theorem_2(section, w):
 @pytest.mark.parametrize("section", COMPRESSORS, ids=lambda s: "-".join(map(str, s.values())))
 def test_consensus_on_the_mean_at_the_theoretical_step(section):
     start = random_start()
-    values, found = gossip(section, ring(N), 1200)
+    values, found = gossip(section, ring(N), 2000)
     errors, rate = (found**2).sum(axis=1), rate_of_theorem_2(section, ring(N))
-    assert errors[-1] < 1e-4 * errors[0]
+    assert errors[-1] < 1e-6 * errors[0]
     # The bound for the expectation; these runs are far below it.
     assert (errors <= 1.001 * errors[0] * rate ** np.arange(len(errors)))[50:].all()
     assert torch.allclose(values.mean(dim=0), start.mean(dim=0), atol=1e-12)
-    assert torch.allclose(values, start.mean(dim=0).expand(N, -1), atol=0.1)
+    assert torch.allclose(values, start.mean(dim=0).expand(N, -1), atol=0.02)
 
 
 def test_a_deterministic_compressor_is_within_the_bound_in_every_round():
@@ -339,7 +339,7 @@ def test_the_gossip_exchange_takes_the_step_that_is_asked_for():
 def test_the_gossip_exchange_reaches_a_consensus_through_lossy_messages(compression, bits):
     x = torch.randn(10, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     exchange, memory = channel_of(compression, x, consensus_step=0.2)
-    found = averaged(exchange, memory, x, 300)
-    assert torch.allclose(found, x.mean(0).expand(10, -1), atol=1e-2)
+    found = averaged(exchange, memory, x, 800)
+    assert torch.allclose(found, x.mean(0).expand(10, -1), atol=1e-4)
     assert torch.allclose(found.mean(0), x.mean(0), atol=1e-12)
-    assert exchange.ledger.up_bits == 300 * 20 * bits
+    assert exchange.ledger.up_bits == 800 * 20 * bits

@@ -47,7 +47,7 @@ def test_compressed_tracking_is_that_of_the_paper_and_reaches_the_optimum(name, 
     bits = 2 * (64 + 32) if compressor else 2 * 3 * 64
     ledger = run.exchange.ledger
     assert ledger.up_bits == ledger.down_bits == 25 * 2 * N * bits
-    np.testing.assert_allclose(run.rows(275), EVERYWHERE, rtol=0, atol=5e-3)
+    np.testing.assert_allclose(run.rows(575), EVERYWHERE, rtol=0, atol=2e-5)
 
 
 def test_the_step_of_replicas_is_that_of_whole_messages_where_they_are_whole():
