@@ -309,6 +309,7 @@ def write_rounds(options: argparse.Namespace) -> None:
         if target.suffix not in FORMATS:
             raise TopologyError(f"{str(target)!r} must end in one of {', '.join(FORMATS)}")
         write_matrix(build_case(spec, options.seed).schedule.matrix(1), target)
+        say(str(target))
         return
     if target.exists() and any(target.iterdir()):
         raise TopologyError(f"{str(target)!r} exists, but must be a new or empty directory")
@@ -319,6 +320,7 @@ def write_rounds(options: argparse.Namespace) -> None:
     target.mkdir(exist_ok=True)
     for k in range(1, count + 1):
         schedule.matrix(k).save(target / f"round-{k:06d}.npz")
+    say(str(target))
 
 
 def write_matrix(matrix: MixingMatrix, path: Path) -> None:
@@ -345,6 +347,7 @@ def write_picture(options: argparse.Namespace) -> None:
         if moves:
             count = options.rounds or 12
             animation.write_gossip(schedule, count, options.output, seed=options.seed, title=title)
+            say(str(options.output))
             return
         if options.kind == "graph":
             figure = plots.draw_graph(schedule.matrix(1), title)
@@ -367,6 +370,7 @@ def write_picture(options: argparse.Namespace) -> None:
             count = options.rounds or min(schedule.period or 8, 16)
             figure = plots.round_panels(schedule, count, title)
         figure.savefig(options.output, dpi=150)
+    say(str(options.output))
 
 
 def average_vectors(options: argparse.Namespace) -> Found:

@@ -82,18 +82,21 @@ def report(words: Sequence[str]) -> int:
     runs = find_runs(options.run_dirs)
     groups, notes = group_runs(runs)
     against = options.against and _method("--against", options.against, groups)
+    if against is not None and {group.method for group in groups} == {against}:
+        notes.append(f"{in_words(against)} is the only method: --against compares it with none")
+        against = None
     names = {_method("--label", name, groups): text for name, text in options.label}
     groups = [
         replace(group, name=names.get(group.method, ""), spread=options.spread) for group in groups
     ]
     request = request and with_full_keys(runs, replace(request, spread=options.spread))
     scores = [ACCURACY, DECILE] * tables.shows_accuracies(groups)
-    printed = [tables.results(groups, scores + tables.printed(groups))]
+    printed = [tables.results(groups, scores + tables.measured(groups))]
     texts = {
         "table.md": tables.report_markdown(groups, notes),
         "table.csv": tables.report_csv(groups),
     }
-    latex = {"table.tex": tables.results(groups, scores + tables.measured(groups))}
+    latex = {"table.tex": printed[0]}
     if against is not None or options.target is not None:
         compared = tables.comparison(groups, against, options.target)
         texts["comparison.md"] = compared.markdown()
@@ -119,7 +122,9 @@ def report(words: Sequence[str]) -> int:
                     dict(options.title), dict(options.x_label))  # fmt: skip
     figures: dict[str, Callable[[], Figure]] = {}
     if request is not None and options.figure:
-        chart = chart_of(series(runs, request), request)
+        left_out = {run.path for group in groups for run in group.left_out}
+        drawn = [run for run in runs if run.path not in left_out]
+        chart = chart_of(series(drawn, request), request)
         figures[chart.column] = partial(figure_of, chart, pictures)
     elif request is not None:
         cells, name = grids(runs, request), grid_name(request)

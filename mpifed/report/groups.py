@@ -145,7 +145,8 @@ def _at(run: Run, column: str, rounds: np.ndarray) -> np.ndarray:
 class Group:
     """The runs of one method on one data set, one per seed; ``name`` is the user's for it.
 
-    ``spread`` is what tables show behind ``±``.
+    ``spread`` is what tables show behind ``±``. Runs in ``left_out`` got less far than ``runs`` and
+    are part of no mean.
     """
 
     data: str
@@ -153,6 +154,7 @@ class Group:
     runs: tuple[Run, ...]
     name: str = ""
     spread: str = "ci"
+    left_out: tuple[Run, ...] = ()
 
     @property
     def words(self) -> tuple[str, str]:
@@ -308,9 +310,19 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
             furthest, left_out = (run, other) if _progress(run) > _progress(other) else (other, run)
             members[str(run.seed)] = furthest
             notes.append(f"{left_out.path} repeats {furthest.path} and is left out")
-    groups = [Group(data, method, tuple(runs.values())) for (data, method), runs in seeds.items()]
+    groups = []
+    for (data, method), members in seeds.items():
+        # A mean over runs at different rounds would be one of nothing.
+        last = max(map(_progress, members.values()))
+        counted: list[Run] = []
+        excluded: list[Run] = []
+        for run in members.values():
+            (counted if run.finished or _progress(run) == last else excluded).append(run)
+        groups.append(Group(data, method, tuple(counted), left_out=tuple(excluded)))
     groups.sort(key=lambda group: datas.index(group.data))
-    notes += [_unfinished(run) for group in groups for run in group.runs if not run.finished]
+    for group in groups:
+        notes += [_unfinished(run) for run in group.runs if not run.finished]
+        notes += [f"{_unfinished(run)}; it is left out of the means" for run in group.left_out]
     return groups, list(map(printable, notes))
 
 

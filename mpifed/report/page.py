@@ -71,7 +71,7 @@ def page(
             ]
             for number, (data, charts) in enumerate(data_charts.items())
         }
-    runs = [run for group in groups for run in group.runs]
+    runs = [run for group in groups for run in group.runs + group.left_out]
     charts = [
         chart for of_data in data_charts.values() for chart in of_data if chart.column not in APART
     ]

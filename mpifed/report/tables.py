@@ -54,8 +54,8 @@ CAPTION = (
     "clients)."
 )
 SENT = (
-    "Values of the last evaluated round, means over seeds. Sent is what all clients together would "
-    "have sent up and down in the simulated federation; by gossip, both count the same messages."
+    "Sent is what all clients together would have sent up and down in the simulated federation; by "
+    "gossip, both count the same messages."
 )
 SIMULATED = (
     "In simulated time a client's messages of a round share its link, unless network.link=per_path."
@@ -267,10 +267,9 @@ def measured(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def printed(groups: Sequence[Group]) -> list[str]:
-    """Return the scores that runs were configured to have, or the first measure without any."""
-    columns = measured(groups)
-    return [column for column in columns if column not in MEASURES] or columns[:1]
+def over_seeds(groups: Sequence[Group]) -> str:
+    """Return the end of a caption, which names means where there are any."""
+    return ", means over seeds" * any(len(group.runs) > 1 for group in groups)
 
 
 def report_markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
@@ -348,7 +347,8 @@ def results(groups: Sequence[Group], columns: Sequence[str], digits: int = 1) ->
     header = ["Data", "Method", "Seeds", *(names[column].short for column in columns)]
     header += ["Rounds", "Wall time (s)", f"Sent up ({unit})", f"Sent down ({unit})"]
     timed = [SIMULATED] * ("simulated_seconds" in columns)
-    caption = " ".join([SENT, *timed, _meaning(texts, groups[0].spread)]).rstrip()
+    values = f"Values of the last evaluated round{over_seeds(groups)}."
+    caption = " ".join([values, SENT, *timed, _meaning(texts, groups[0].spread)]).rstrip()
     return Table(header, rows, 2, caption).filled()
 
 
@@ -408,7 +408,8 @@ def by_client(groups: Sequence[Group]) -> Table:
         ]
         rows.append([in_words(data), printable(name), *sizes, *texts])
     what = "Test accuracies" if column == ACCURACY else "Test losses"
-    caption = [f"{what} of the clients{' in per cent' * (column == ACCURACY)}, means over seeds."]
+    percent = " in per cent" * (column == ACCURACY)
+    caption = [f"{what} of the clients{percent}{over_seeds(groups)}."]
     caption += [f"Classes of {in_words(data)}: {names}." for data, names in classes.items()]
     caption.append(_meaning(rows, groups[0].spread))
     titles = [
@@ -478,7 +479,7 @@ def comparison(groups: Sequence[Group], against: str | None, target: float | Non
         notes.append(f"Test accuracy minus that of {name} with the same seed, in points.")
         header += ["Average (points)", "p", "Bottom decile (points)", "p"]
     if target is not None:
-        notes.append(f"Where the average first was {100 * target:g} per cent, mean over seeds.")
+        notes.append(f"Where the average first was {100 * target:g} per cent{over_seeds(groups)}.")
         arrivals = [np.array([reached(run, target) for run in group.runs]) for group in groups]
         unit, sent = in_bits([[float(arrival[:, 1].mean())] for arrival in arrivals])
         header += ["Round", f"Sent up ({unit})", "Wall time (s)", "Simulated time (s)"]
@@ -536,9 +537,8 @@ def best_within(groups: Sequence[Group], limits: Mapping[str, float]) -> Table:
         rows.append([*group.words, str(len(group.runs)), *cells[:2], *sent, *cells[3:]])
     header = ["Data", "Method", "Seeds", "Degree", "Rounds", f"Sent ({unit})", "Time (s)"]
     header += ["Average (%)", "Bottom decile (%)"]
-    caption = (
-        f"The last evaluation within {limits_text}, means over seeds, the most accurate first."
-    )
+    means = over_seeds(groups)
+    caption = f"The last evaluation within {limits_text}{means}, the most accurate first."
     return Table(header, rows, 2, caption).filled()
 
 

@@ -87,6 +87,29 @@ def test_unfinished_runs_are_included_and_named(tmp_path: Path) -> None:
     assert str(new) in of_new
 
 
+def test_means_leave_out_a_run_that_was_cut_short(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path / f"a{seed}", algorithm=FEDAVG, seed=seed, final=0.8)
+    cut = write_run(tmp_path / "cut", algorithm=FEDAVG, seed=2, finished=False, until=0)
+    found = report(tmp_path, "--against", "FedAvg")
+    (row,) = found.rows()
+    assert row["seeds"] == "2" and float(row["test_accuracy_deviation"]) == pytest.approx(0)
+    answer = found.printed.partition("┏")[0]
+    assert "79.1 ± 0.0 %" in answer and "1 of 3 seeds of FedAvg is unfinished" in answer
+    assert any(str(cut) in note and "0 of 40" in note for note in found.notes)
+    assert str(cut) in found.texts["report.html"].partition('id="runs"')[2]
+    # A method is not compared with itself.
+    assert "comparison.csv" not in found.texts and "in points" not in found.printed
+
+
+def test_unfinished_runs_have_a_mean_at_the_last_round_alone(tmp_path: Path) -> None:
+    for seed, until in enumerate((20, 20, 0)):
+        write_run(tmp_path / str(seed), seed=seed, finished=False, until=until)
+    (row,) = report(tmp_path).rows()
+    assert (row["seeds"], row["rounds"], row["finished"]) == ("2", "20", "false")
+    assert float(row["test_accuracy_deviation"]) == pytest.approx(0)
+
+
 def test_a_repeated_run_counts_once(tmp_path: Path) -> None:
     short = write_run(tmp_path / "a", finished=False, until=10)
     whole = write_run(tmp_path / "b")

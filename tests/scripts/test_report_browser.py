@@ -208,6 +208,18 @@ def test_everything_is_reached_and_worked_by_keyboard(opened):
     assert "client " in opened.locator("#readout").inner_text()
 
 
+@pytest.mark.parametrize("width", [400, 500, 700])
+def test_a_long_path_does_not_widen_the_page(browser, tmp_path, width):
+    run = write_run(tmp_path / ("long_name_" * 15) / "run", finished=False, until=20)
+    out = tmp_path / "out"
+    words = ["report", str(run), "--output", str(out), "--format", "none"]
+    assert run_command(words) == 0
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto((out / "report.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.close()
+
+
 def test_a_name_that_is_markup_is_shown_as_text(browser, tmp_path):
     evil = "<img src=x onerror=document.title='run'>"
     write_run(tmp_path / "run", data=configuration()["data"] | {"name": evil})

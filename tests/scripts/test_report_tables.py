@@ -262,6 +262,26 @@ def test_scores_and_confusion_matrices_are_shown(scored: Path) -> None:
     assert [float(share) for share in shares] == len(FINALS) * [0.44, 0.56, 0.46, 0.54]
 
 
+def test_the_answer_names_the_scores_that_were_asked_for(scored: Path, tmp_path: Path) -> None:
+    first = report(scored).printed.splitlines()[:2]
+    assert first[0].startswith("Highest mean test accuracy: FedEM, ")
+    assert first[1].startswith("Highest mean AUC: FedEM, ")
+    (alone,) = report(scored / "fedem0").printed.partition("┏")[0].splitlines()
+    assert re.search(r"test accuracy [\d.]+ %, AUC [\d.]+ %, own loss [\d.]+ after", alone)
+
+
+def test_latex_has_the_columns_of_the_terminal(scored: Path, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    worst = {"test_accuracy_worst10": "0.5"}
+    fill_columns(scored / "fedem0", lambda rows: [row.update(worst) for row in rows])
+    found = report(scored / "fedem0", "--latex")
+    terminal, latex = found.printed.partition("\\begin")[0], found.texts["table.tex"]
+    assert all("Worst" in text and "AUC" in text for text in (terminal, latex))
+    assert (
+        "over seeds" not in latex and "over seeds" in report(scored, "--latex").texts["table.tex"]
+    )
+
+
 def test_each_client_has_its_scores(tmp_path):
     words = ["digits-fedem", "rounds=1", "clients=3", "evaluation.metrics=[auc, confusion]"]
     assert run_command(["run", *words, "--output", tmp_path / "run", "--quiet"]) == 0

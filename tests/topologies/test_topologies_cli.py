@@ -99,7 +99,7 @@ def test_schedule(capsys):
 
 def test_export_and_back(capsys, tmp_path):
     file = tmp_path / "w.npz"
-    assert run(capsys, "export", "ring:n=5", "--output", str(file))[0] == 0
+    assert run(capsys, "export", "ring:n=5", "--output", str(file))[:2] == (0, f"{file}\n")
     code, out, _ = run(capsys, "show", f"matrix:path={file}", "--weights", "given", "--json")
     assert code == 0
     assert json.loads(out)["sha256"] == MixingMatrix.load(file).sha256
@@ -125,7 +125,8 @@ def test_export_and_back(capsys, tmp_path):
 )
 def test_plot(capsys, tmp_path, kind):
     file = tmp_path / "p.png"
-    assert run(capsys, "plot", "ring:n=6", "--kind", kind, "--output", str(file))[0] == 0
+    words = ("plot", "ring:n=6", "--kind", kind, "--output", str(file))
+    assert run(capsys, *words)[:2] == (0, f"{file}\n")
     assert file.stat().st_size > 1000
 
 
