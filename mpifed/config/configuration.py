@@ -211,7 +211,7 @@ def _with_sections(overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> 
             continue
         section, _, last = key.rpartition(".")
         strays = section in DEFAULTS and last != "name" and _strays(last, section, values, mapping)
-        full_keys = _full_keys(last, values, mapping) if strays or not section else []
+        full_keys = keys_with_sections(last, values, mapping) if strays or not section else []
         if len(full_keys) == 1 and not section:
             values[full_keys[0]] = values.pop(key)
             continue
@@ -225,7 +225,9 @@ def _with_sections(overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> 
     return values
 
 
-def _full_keys(key: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> list[str]:
+def keys_with_sections(
+    key: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]
+) -> list[str]:
     """Return an option with each section in use that has it."""
     fields = {
         name: [each.name for each in dataclasses.fields(kind)] for name, kind in SECTIONS.items()

@@ -10,13 +10,14 @@ from mpifed.components.registry import (
     find,
     find_algorithm,
     load,
+    named,
     source,
     summary,
     written_from,
 )
 from mpifed.components.tables import ALGORITHMS, EXCHANGES, LISTS, TABLES
-from mpifed.config.configuration import SECTIONS, Configuration
-from mpifed.config.experiments import DEFAULTS, experiment_names, read_experiment
+from mpifed.config.configuration import SECTIONS, Configuration, keys_with_sections
+from mpifed.config.experiments import DEFAULTS, as_data_file, experiment_names, read_experiment
 from mpifed.config.job import JobOptions
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
@@ -92,6 +93,21 @@ def _parameters(kind: str, name: str, entry: Any) -> Mapping[str, Parameter]:
     if isinstance(entry, Entry):
         return entry.parameters
     return options_of(find(kind, name) if kind in TABLES else entry)
+
+
+def options_named(
+    key: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]
+) -> list[Parameter]:
+    """Return what an override may be, of whose values the lists of a sweep are part."""
+    first = {k: v[0] if isinstance(v, list) and v else v for k, v in overrides.items()}
+    for full_key in [key] if "." in key else keys_with_sections(key, first, mapping):
+        kind, _, last = full_key.rpartition(".")
+        section = as_data_file(first.get(f"{kind}.name", first.get(kind, mapping.get(kind))))
+        name = named(section, kind, DEFAULTS[kind])[0] if kind in DEFAULTS else ""
+        if ":" in name:
+            return [option for option in [options_of(find(kind, name)).get(last)] if option]
+        return [option for option, _ in _dotted(full_key)]
+    return []
 
 
 def _dotted(word: str) -> Iterator[tuple[Parameter, list[str]]]:
