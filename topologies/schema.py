@@ -118,6 +118,10 @@ def _whole_number(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _texts(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
@@ -138,6 +142,8 @@ def _of_words(annotation: Any) -> Any:
     if origin in (None, Literal, Callable):
         return annotation
     inner = tuple(each if each is ... else _of_words(each) for each in parts)
+    if origin in (list, Sequence) and str in (parts[0], *get_args(parts[0])):
+        return Annotated[list.__class_getitem__(inner), BeforeValidator(_texts)]
     if origin in UNIONS:
         return functools.reduce(operator.or_, inner)
     if origin is tuple:
