@@ -25,7 +25,8 @@ from mpifed.config.configuration import (
     to_yaml,
 )
 from mpifed.config.experiments import naming_line, read_experiment
-from mpifed.data.frames import section_of
+from mpifed.data.central import Passed
+from mpifed.data.frames import with_samples
 from mpifed.errors import AgreedInputError, InputError, PeerFailure, RunError, StopRequested
 from mpifed.exchange.mixing_options import mixing_overrides
 from mpifed.mpi.agreement import agree
@@ -135,9 +136,10 @@ def run(
     **overrides
         Keys of the configuration. ``data`` may also be samples themselves: a table, a data set of
         torch or Hugging Face, or a mapping of clients to such; see ``mpifed.frame`` and
-        ``mpifed.arrays``. Those with dots are passed in a mapping:
-        ``run("synthetic-fedem", **{"exchange.name": "gossip"})``. Classes and functions of the top
-        level of a module stand for their names, also those of the program itself: ``model=build``.
+        ``mpifed.arrays``. ``evaluation.central`` may be a table or a pair (x, y). Those with
+        dots are passed in a mapping: ``run("synthetic-fedem", **{"exchange.name": "gossip"})``.
+        Classes and functions of the top level of a module stand for their names, also those of the
+        program itself: ``model=build``.
 
     Returns
     -------
@@ -164,8 +166,7 @@ def run(
         communicator = world() if ranks is None else Alone()
     mixing = agree(communicator, lambda: mixing_overrides(topology, weights, schedule, overrides))
     overrides = {**overrides, **mixing}
-    if "data" in overrides:
-        overrides["data"] = agree(communicator, lambda: section_of(overrides["data"]))
+    overrides = agree(communicator, lambda: with_samples(overrides))
     request = Request(
         os.fspath(experiment) if experiment is not None else None,
         {key: _plain(value, key) for key, value in overrides.items()},
@@ -196,6 +197,8 @@ def _plain(value: Any, key: str) -> Any:
             f"{key} is one torch module, a {type(value).__name__}, but every model of a run is "
             f"drawn anew; pass a function that builds it: def build(data): return ..., {key}=build"
         )
+    if isinstance(value, Passed):
+        return value.name
     if is_component(value):
         return name_of(value, key)
     if isinstance(value, Mapping):

@@ -282,6 +282,21 @@ def test_student_13_one_test_set_as_papers_on_one_model_have(typed):
     assert "local" in refused.err and "share" in refused.err
 
 
+def test_student_13_one_test_set_of_ones_own(people, typed):
+    words = "data=patients.csv data.label=ill data.client=hospital data.drop=[id] rounds=5"
+    other = people.drop(columns=["id", "hospital"])[:90]
+    other.to_csv("elsewhere.csv", index=False)
+    other.to_parquet("elsewhere.parquet")
+    scores = []
+    for ending in ("csv", "parquet"):
+        central = f"evaluation.central=elsewhere.{ending}"
+        typed(f"mpifed run {words} {central} --output runs/central-{ending}")
+        scores.append(float(rows(Path(f"runs/central-{ending}"))[-1]["central_test_accuracy"]))
+    named = {"label": "ill", "client": "hospital", "drop": ["id"], "rounds": 5}
+    result = mpifed.run(data=people, **named, **{"evaluation.central": other})
+    assert scores == [pytest.approx(result.metrics["central_test_accuracy"][-1])] * 2
+
+
 def test_student_14_a_new_patient(patients):
     trained = mpifed.load(patients)
     new = pd.DataFrame({"sex": ["F", "M"], "age": [63, 21]})  # in another order, without an id
@@ -290,6 +305,7 @@ def test_student_14_a_new_patient(patients):
     assert set(said) <= {"no", "yes"} and p.shape == (2, 2)
     assert np.array_equal(said, np.array(trained.class_names)[p.argmax(1)])
     assert np.array_equal(said, trained.predict(new)) and trained.encode(new).shape == (2, 3)
+    assert trained.feature_names == ("age", "sex_F", "sex_M")
     assert set(trained.predict("patients.csv", client="Oslo")) == {"no", "yes"}
     with pytest.raises(ValueError, match="'X' in column 'sex'"):
         trained.predict({"age": 63, "sex": "X"})
@@ -660,6 +676,11 @@ def test_data_6_devices_are_there_as_recorded(typed):
     typed(f"mpifed run {WORDS} {trace} evaluation.every=1 --output runs/devices")
     found = [int(row["active_clients"]) for row in rows(Path("runs/devices"))[1:]]
     assert found == [2] * 6
+    Path("named.csv").write_text("client,from,to\nOslo,1,\nBergen,1,2\n")
+    hospitals = "data=patients.csv data.label=ill data.client=hospital data.drop=[id] rounds=3"
+    named = trace.replace("devices", "named")
+    typed(f"mpifed run {hospitals} {named} evaluation.every=1 --output runs/named")
+    assert [int(row["active_clients"]) for row in rows(Path("runs/named"))[1:]] == [2, 2, 1]
     Path("devices.csv").write_text("client,from,to\n0,5,1\n")
     assert "line 2" in typed(f"mpifed run {WORDS} {trace}", 2).err
 

@@ -110,10 +110,10 @@ def _read(component: Callable[..., Any]) -> dict[str, Parameter]:
         if each.kind is each.KEYWORD_ONLY
     }
     passes_on = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    base = component.__base__ if inspect.isclass(component) else None
-    if passes_on and base is not None and base is not object:
-        return {**options_of(base), **declared}
-    return declared
+    options: dict[str, Parameter] = {}
+    for base in component.__bases__ if passes_on and inspect.isclass(component) else ():
+        options |= options_of(base) if base is not object else {}
+    return options | declared
 
 
 def allowed_values(annotation: Any) -> str:

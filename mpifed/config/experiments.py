@@ -20,6 +20,7 @@ from mpifed.components.tables import (
     OWN_DATA,
 )
 from mpifed.errors import InputError, closest
+from mpifed.io.text import refuse_spreadsheet
 from mpifed.io.yaml_files import line_of, parse_value, read_yaml
 from topologies.errors import excerpt
 from topologies.parameters import options_of
@@ -215,16 +216,17 @@ def _setting(selects: bool, key: str, value: Any) -> tuple[list[str], Any, str]:
 
 def reader_of(path: str) -> str | None:
     """Return the data set that reads a file of this name, or a directory of such; or None."""
+    refuse_spreadsheet(path)
     for ending, name in READERS.items():
         if path.lower().endswith(ending):
             return name
-    is_directory = path not in DATASETS and Path(path).expanduser().is_dir()
+    is_directory = path not in DATASETS and Path(os.path.expanduser(path)).is_dir()
     return reader_of_directory(path) if is_directory else None
 
 
 def reader_of_directory(path: str) -> str:
     """Return the data set that reads the files of a directory, by their endings."""
-    for folder, folders, files in os.walk(Path(path).expanduser()):
+    for folder, folders, files in os.walk(Path(os.path.expanduser(path))):
         folders[:] = sorted(each for each in folders if not each.startswith("."))
         endings = {
             ending: READERS[ending]

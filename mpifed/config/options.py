@@ -55,9 +55,10 @@ class EvaluationOptions:
         Further scores of predictions, of each client and of all: names of ``--list metrics``, or
         ``module:function`` of your own.
     central : str, optional
-        One test set for the shared model: a federated HDF5 file, a CSV file beside that of the
-        data, or ``holdout``, the samples that the source was published with for testing, else half
-        of each client's test samples, which no client then has.
+        One test set for the shared model: a file or directory of features and labels as the data
+        have, of CSV, parquet, .npz or pictures, a federated HDF5 file, or ``holdout``, the samples
+        that the source was published with for testing, else half of each client's test samples,
+        which no client then has.
     stop_at : str, optional
         The run stops, with a checkpoint and status ``stopped_at``, at the first evaluated round
         where this holds of a column of metrics.csv: ``test_accuracy>=0.8``, or with <=, > or <.

@@ -135,7 +135,7 @@ def _value(text: str, option: Parameter) -> Any:
 
 
 def _writable(arguments: dict[str, Any]) -> Path:
-    output = Path(arguments["output"]).expanduser()
+    output = Path(os.path.expanduser(arguments["output"]))
     if output.is_symlink() or (output.exists() and not output.is_file()):
         raise InputError(f"--output is '{output}', which is not a regular file")
     if not output.parent.is_dir():

@@ -22,6 +22,7 @@ import numpy as np
 
 from mpifed.errors import InputError, PeerFailure, RunError, StopRequested, one_line
 from mpifed.io.memory import check_memory
+from mpifed.io.text import refuse_spreadsheet
 from mpifed.watchdog.heartbeat import raise_if_stop_requested
 from topologies import memory_limits
 from topologies.regular_files import check_archive, open_regular
@@ -65,6 +66,7 @@ def reading(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def opened(path: Path, held: float = 0.0) -> Iterator[Stream]:
     """Open a file for reading, decompressed by its name; ``held`` is the memory for each byte."""
+    refuse_spreadsheet(path)
     with reading(path), open_regular(path) as raw, _decompressed(path, raw, held) as stream:
         if _opener(path) is None:
             check_memory(held * os.fstat(raw.fileno()).st_size, f"'{path}' cannot be read: it")
@@ -133,7 +135,7 @@ def home(raw: str | None, folder: str) -> Path:
         raise InputError(
             "data.raw is empty and MPIFED_DATA is not set; one of them must say where the files are"
         )
-    path = Path(common or "", folder) if raw is None else Path(raw).expanduser()
+    path = Path(common or "", folder) if raw is None else Path(os.path.expanduser(raw))
     # False also for names that are too long.
     if os.path.isdir(path) or (os.path.isfile(path) and is_archive(path)):
         return path
@@ -158,7 +160,7 @@ def located(path: str | None, folder: str, raw: str | None = None) -> Path:
         raise InputError(
             f"data.raw is '{directory}', which holds {len(files)} files; data.path must name one"
         )
-    candidates = [Path(path).expanduser() if raw is None else home(raw, folder) / path]
+    candidates = [Path(os.path.expanduser(path)) if raw is None else home(raw, folder) / path]
     if raw is None and os.sep not in path and os.environ.get("MPIFED_DATA"):
         candidates.append(Path(os.environ["MPIFED_DATA"]) / folder / path)
     for candidate in candidates:

@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -204,6 +203,9 @@ class Split:
         return self.of_clients(slice(client, client + 1))
 
 
+# Inputs (samples, *input_shape), and targets as they are named; None for unlabelled data.
+NewSamples = tuple[np.ndarray, np.ndarray | None]
+
 Fresh = Callable[[np.ndarray, int, int], Split]
 MakeSplit = Callable[[SplitName, np.ndarray, torch.dtype], Split]
 
@@ -309,18 +311,30 @@ class Dataset(ABC):
         """Return how many clients the data have, for ``clients=data``."""
         raise InputError(f"clients is 'data', but {cls.__name__} has as many as clients=N says")
 
-    def hold_out_published(self, file: Path | None = None) -> Dataset | None:
+    def hold_out_published(self) -> Dataset | None:
         """Take from the clients the samples that were published for testing, and return them.
 
-        Collective. None, and nothing is taken, where the source has none. With a ``file`` in the
-        form of the source these are its samples; ``InputError`` where the source reads none.
+        Collective. None, and nothing is taken, where the source has none, or where they are the
+        clients' own.
         """
-        if file is not None:
-            raise InputError(
-                "it is no federated HDF5 file (.h5, .hdf5), as mpifed data writes it, nor a CSV "
-                "file for data of a CSV file; allowed for most data: holdout"
-            )
         return None
+
+    def new_samples(self, samples: Any, label: str | None = None) -> NewSamples:
+        """Return new samples as inputs, and their targets as they are.
+
+        Parameters
+        ----------
+        samples : Path or pandas.DataFrame
+            A file or directory in the form of the source, or a table. Columns of clients and of
+            marks are ignored. ``InputError`` where the source reads none.
+        label : str, optional
+            Name of the column of targets in a table. None is that of the source.
+        """
+        raise InputError(
+            "it is no federated HDF5 file (.h5, .hdf5), as mpifed data writes it, and samples of "
+            f"'{self.description.source}' are in no files of your own; allowed for most data: "
+            "holdout, and in Python a pair of arrays (x, y)"
+        )
 
     @abstractmethod
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:

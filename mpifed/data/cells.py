@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mpifed.data.archives import FileOfClient
-from mpifed.data.preprocessing import MISSING, NUMBERS, Preprocessing
+from mpifed.data.preprocessing import MISSING, NUMBERS, Preprocessing, typed
 from mpifed.data.tables import Columns, check_columns
 from mpifed.errors import InputError, one_line
 
@@ -68,13 +67,13 @@ def columns_of(
     present = {key: words[name][~words[name].isin(missing_values)] for key, name in named.items()}
     if "test" in present:
         present["test"] = present["test"].replace({"True": "1", "False": "0"})
-    typed = {key: _typed(cells.tolist(), decimal) for key, cells in present.items()}
+    values = {key: typed(cells.tolist(), decimal) for key, cells in present.items()}
     remarks = []
-    if "client" in typed:
-        typed["client"] = _spelt(present["client"].tolist(), typed["client"])
-    if "label" in typed and typed["label"].dtype.kind == "f":
-        columns[named["label"]] = pandas.Series(typed["label"], present["label"].index)
-    elif "label" in typed and typed["label"].dtype.kind == "O":
+    if "client" in values:
+        values["client"] = _spelt(present["client"].tolist(), values["client"])
+    if "label" in values and values["label"].dtype.kind == "f":
+        columns[named["label"]] = pandas.Series(values["label"], present["label"].index)
+    elif "label" in values and values["label"].dtype.kind == "O":
         remarks = _other_decimals(named["label"], present["label"], decimal)
     missing = options["missing"]
     refuse(where, [*faults, *wrong, *_infinite(columns), *_gaps(gaps, words, missing)])
@@ -83,10 +82,10 @@ def columns_of(
         remarks.append(_left_out(complete, missing, words.get(options["client"]), missing_values))
     if not complete.any():
         refuse(where, remarks)
-    typed = {key: values[complete[present[key].index]] for key, values in typed.items()}
+    values = {key: array[complete[present[key].index]] for key, array in values.items()}
     x, input_remarks = _inputs(frame[complete][inputs], numbers, texts)
     return Columns(
-        *(x, typed.get("label"), typed.get("client"), typed.get("test")),
+        *(x, values.get("label"), values.get("client"), values.get("test")),
         preprocessing=Preprocessing(
             tuple(dict.fromkeys(inputs)),
             {name: tuple(sorted(set(frame[complete][name].dropna()))) for name in texts},
@@ -94,6 +93,7 @@ def columns_of(
             encoding=options.get("encoding", "utf-8"),
         ),
         remarks=(*input_remarks, *remarks),
+        label=options["label"],
     )
 
 
@@ -235,7 +235,7 @@ def _texts(
             continue
         cells = frame[name].dropna().map(lambda cell: str(cell).strip())
         cells = cells[~cells.isin(missing_values)]
-        values = _typed(cells.tolist(), decimal)
+        values = typed(cells.tolist(), decimal)
         if name not in categories and values.dtype.kind != "O":  # of more than 64 bits
             frame[name] = pandas.Series(values, cells.index, np.float64)
             continue
@@ -361,15 +361,6 @@ def _many(name: str, cells: Any) -> str:
         f"column '{name}' has {len(distinct)} different {'dates' if are_dates else 'texts'}, each "
         f"of which becomes a column of 0 and 1: data.drop=[{name}] leaves it out"
     )
-
-
-def _typed(texts: list[str], decimal: str) -> np.ndarray:
-    """Whole numbers, else numbers, where every text is one; else the texts."""
-    if all(map(NUMBERS[decimal].fullmatch, texts)):
-        for kind in (np.int64, np.float64):
-            with contextlib.suppress(ValueError, OverflowError):
-                return np.array([text.replace(",", ".") for text in texts], kind)
-    return np.array(texts, object)
 
 
 def _spelt(texts: list[str], values: np.ndarray) -> np.ndarray:

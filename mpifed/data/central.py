@@ -2,19 +2,80 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 
 from mpifed.data.base import Dataset, Description, Shards, Split, SplitName, empty_split
 from mpifed.data.derived import DerivedDataset
+from mpifed.data.partitioned import Pool, PooledDataset, Source, in_parts
+from mpifed.data.preprocessing import Preprocessing
+from mpifed.data.tables import targets_like
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
-# The value of ``evaluation.central`` that names no file.
-HOLDOUT = "holdout"
+# The value of ``evaluation.central`` that names no file, and how one begins that names samples of a
+# program by their digest.
+HOLDOUT, PASSED = "holdout", "passed:"
+
+# Such samples of this process, by that name.
+_PASSED: WeakValueDictionary[str, Passed] = WeakValueDictionary()
+
+
+@dataclass(frozen=True, eq=False)
+class Passed:
+    """Samples that a program passes as ``evaluation.central``.
+
+    Attributes
+    ----------
+    name : str
+        What a configuration holds of them: ``PASSED`` and their digest.
+    samples, targets : object
+        A table, whose targets are None; or inputs and targets as arrays.
+    label : str or None
+        Name of the column of targets; None is that of the data.
+    """
+
+    name: str
+    samples: Any
+    targets: np.ndarray | None = None
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        """Be found by name for as long as somebody refers to it."""
+        _PASSED[self.name] = self
+
+
+def of_new_samples(name: str, dataset: Dataset, communicator: Communicator) -> Dataset:
+    """Return new samples as a central test set, encoded as those of the clients. Collective."""
+    description = dataset.description
+
+    def read() -> Source:
+        if not name.startswith(PASSED):
+            x, targets = dataset.new_samples(Path(os.path.expanduser(name)))
+        elif name not in _PASSED:
+            raise InputError("a program passed these samples, and must pass them again")
+        elif (passed := _PASSED[name]).targets is None:
+            x, targets = dataset.new_samples(passed.samples, passed.label)
+        else:
+            preprocessing = description.preprocessing or Preprocessing()
+            x = preprocessing.encode(passed.samples, description.input_shape)
+            targets = passed.targets
+        pool = Pool(
+            *(description.source, targets_like(x, targets, description), description.n_classes),
+            *(description.input_shape, x.dtype.name),
+            task=description.task,
+            class_names=description.class_names,
+        )
+        return Source(pool, lambda: [x], shard_rows=in_parts(np.arange(len(x))))
+
+    return PooledDataset(read, {}, 1, 0, communicator)
 
 
 class WithCentral(DerivedDataset):

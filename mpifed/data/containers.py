@@ -199,12 +199,12 @@ def merged(parts: Sequence[tuple[str, Samples]]) -> Samples:
                     f"{parts[0][0]} {before.shape[1:]}"
                 )
 
-    together = {
+    together: dict[str, Any] = {
         what: np.concatenate([getattr(part, what) for _, part in parts])
         for what in ("x", "y", "client", "is_test")
         if getattr(first, what) is not None
     }
-    return replace(first, **together)  # type: ignore[arg-type]
+    return replace(first, **together)
 
 
 def _read(dataset: Any, names: Names) -> Samples:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ class FederatedFile(Dataset):
     def __init__(
         self, n_clients: int, run_seed: int, communicator: Communicator, *, path: str
     ) -> None:
-        self._path = Path(path).expanduser()
+        self._path = Path(os.path.expanduser(path))
         self.contents = agreed(communicator, lambda: read_contents(self._path))
         self.description, self.divisor = self.contents.description, self.contents.divisor
         stored = self.contents.stored
@@ -118,7 +119,7 @@ class FederatedFile(Dataset):
     @classmethod
     def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
         """Return how many clients the file holds."""
-        return read_contents(Path(options["path"]).expanduser()).description.n_clients
+        return read_contents(Path(os.path.expanduser(options["path"]))).description.n_clients
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``, which every rank reads itself."""

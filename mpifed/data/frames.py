@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,9 +15,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from mpifed.data.archives import FileOfClient
 from mpifed.data.cells import Missing, columns_of_frames
+from mpifed.data.central import PASSED, Passed
 from mpifed.data.containers import (
     TARGETS,
     are_two_arrays,
+    array_of,
     check_lengths,
     is_by_client,
     is_dataset,
@@ -23,14 +27,19 @@ from mpifed.data.containers import (
     is_split,
     is_table,
 )
-from mpifed.data.from_python import ArraysSection, arrays, check_keywords, hold
+from mpifed.data.from_python import ArraysSection, arrays, check_keywords, digest_of, hold
+from mpifed.data.tables import Columns
 from mpifed.errors import InputError
 from topologies.parameters import options_of
 
 WHERE = "the table of mpifed.frame(...)"
 
-# Options of files that are keywords here.
-KEYWORDS = re.compile(r"\bdata\.(?=(label|client|test|features|drop|categories|missing\w*)\b)")
+# Options of files that are keywords here: they say what columns are.
+MEANINGS = (
+    *("label", "client", "test", "features", "drop", "categories"),
+    *("missing", "missing_values"),
+)
+KEYWORDS = re.compile(rf"\bdata\.(?=({'|'.join(MEANINGS)})\b)")
 
 # Arguments of ``mpifed.arrays`` that a mapping may hold by name.
 ARGUMENTS = {"x", "y", "clients", "is_test", "test"}
@@ -126,7 +135,9 @@ def frame(
         raise InputError(KEYWORDS.sub("", str(error))) from None
     remarks = tuple(KEYWORDS.sub("", remark) for remark in columns.remarks)
     columns = replace(columns, remarks=remarks)
-    return hold(columns, {"standardise": standardise, **options}, arguments)
+    section = hold(columns, {"standardise": standardise, **options}, arguments)
+    section.tables = frames
+    return section
 
 
 def _tables(table: Any, client: str = "", is_test: bool = False) -> list[tuple[Any, FileOfClient]]:
@@ -148,7 +159,81 @@ def _tables(table: Any, client: str = "", is_test: bool = False) -> list[tuple[A
     return [(converted, FileOfClient(path, client, is_test))]
 
 
-def section_of(data: Any) -> Any:
+def with_samples(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run is passed, with its samples as what a configuration holds of them.
+
+    Parameters
+    ----------
+    overrides : mapping
+        Keys of the configuration, of which ``data`` may be samples, see ``section_of``, and
+        ``evaluation.central`` others. Where ``data`` is a table, those that say what its columns
+        are, as ``data.label``, are keywords of ``mpifed.frame``.
+
+    Returns
+    -------
+    dict
+        Keys of the configuration.
+
+    Raises
+    ------
+    InputError
+        Where samples do not say what they are.
+    """
+    changed = dict(overrides)
+    named = {key: name for name in MEANINGS for key in (name, f"data.{name}") if key in changed}
+    keywords = {name: changed[key] for key, name in named.items()}
+    section = section_of(changed.get("data"), keywords)
+    if isinstance(section, ArraysSection):
+        changed = {key: value for key, value in changed.items() if key not in named}
+    if "data" in changed:
+        changed["data"] = section
+    if isinstance(changed.get("evaluation"), Mapping):
+        central = {f"evaluation.{key}": value for key, value in changed["evaluation"].items()}
+        if not isinstance(central.get("evaluation.central"), str | None):
+            del changed["evaluation"]
+            changed = {**central, **changed}
+    for key in ("central", "evaluation.central"):
+        if not isinstance(changed.get(key), str | os.PathLike | None):
+            changed[key] = passed(changed[key])
+    return changed
+
+
+def passed(samples: Any) -> Passed:
+    """Return samples of a program that a run is passed as ``evaluation.central``.
+
+    Parameters
+    ----------
+    samples : object
+        What ``data`` may be; clients are ignored.
+    """
+    label, targets = None, None
+    if isinstance(samples, tuple) and len(samples) == 2 and not is_by_client(samples):
+        samples, targets = samples[0], array_of(samples[1], "y of evaluation.central")
+    elif not is_table(samples):
+        section = section_of(samples)
+        if not isinstance(section, ArraysSection):
+            raise InputError(
+                f"evaluation.central is a {type(samples).__name__}; allowed: a file, holdout, a "
+                "pandas.DataFrame, mpifed.frame(...), a pair of arrays (x, y) or a data set"
+            )
+        columns = section.columns
+        samples, targets = columns.x, columns.y
+        if section.tables:
+            import pandas
+
+            samples, targets, label = pandas.concat(section.tables), None, columns.label
+    content, x = "", np.zeros(0)
+    if is_table(samples):
+        content = samples.to_csv(index=False)
+    else:
+        mixes = isinstance(samples, np.ndarray) and samples.dtype.kind == "O"
+        samples = x = samples if mixes else array_of(samples, "x of evaluation.central")
+    content = f"{label};{content};{digest_of(Columns(x, targets))}"
+    name = f"{PASSED}{hashlib.sha256(content.encode()).hexdigest()}"
+    return Passed(name, samples, targets, label)
+
+
+def section_of(data: Any, keywords: Mapping[str, Any] | None = None) -> Any:
     """Return what a run is passed as ``data``, samples as the section that holds them.
 
     Parameters
@@ -156,6 +241,8 @@ def section_of(data: Any) -> Any:
     data : object
         A section, or samples: a table, a data set, a pair of arrays, or a mapping or a list of
         those of clients.
+    keywords : mapping, optional
+        What columns of samples mean, as ``label``.
 
     Returns
     -------
@@ -167,17 +254,27 @@ def section_of(data: Any) -> Any:
     InputError
         Where it holds arrays or loaders that do not say what they are.
     """
+    keywords = keywords or {}
+    if isinstance(data, ArraysSection) and keywords:
+        name = next(iter(keywords))
+        raise InputError(
+            f"data.{name} is given beside samples that say so themselves; allowed: "
+            f"mpifed.frame(table, {name}=...), or the table as data"
+        )
     if isinstance(data, ArraysSection) or data is None:
         return data
     parts = list(data.values()) if isinstance(data, Mapping) else data
     if is_table(data) or _are_tables(parts):
-        return frame(data, _label(data))
+        named = keywords if "label" in keywords else {"label": _label(data), **keywords}
+        return frame(data, **named)
     if is_dataset(data) and _is_tabular(data):
-        return frame(data.to_pandas(), _label(data.to_pandas()))
+        return section_of(data.to_pandas(), keywords)
     if isinstance(data, Mapping) and "x" in data and set(data) <= ARGUMENTS:
-        return arrays(**data)
-    if is_dataset(data) or is_by_client(data) or is_split(data) or is_pair(data):
-        return arrays(data)
+        return arrays(**data, **keywords)
+    if is_pair(data):
+        return arrays(*data, **keywords)
+    if is_dataset(data) or is_by_client(data) or is_split(data):
+        return arrays(data, **keywords)
     if isinstance(data, tuple) and are_two_arrays(data):
         check_lengths(data, "data")
     parts = parts if isinstance(parts, (list, tuple)) else [parts]
@@ -205,7 +302,7 @@ def _label(table: Any) -> str:
     label = next((name for name in TARGETS if name in table.columns), None)
     if label is None:
         raise InputError(
-            f"data is a table without a column {', '.join(TARGETS)}: mpifed.frame(table, "
-            "label=NAME) says which are its targets"
+            f"data is a table without a column {', '.join(TARGETS)}: data.label=NAME, or "
+            "mpifed.frame(table, label=NAME), says which are its targets"
         )
     return label

@@ -7,7 +7,7 @@ that made them keeps them for as long as somebody refers to them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -27,15 +27,7 @@ from mpifed.data.containers import (
 from mpifed.data.partitioned import PooledDataset
 from mpifed.data.partitions import Choose, GroupedName, Parts
 from mpifed.data.preprocessing import Preprocessing
-from mpifed.data.tables import (
-    Columns,
-    Divisor,
-    OwnSamples,
-    OwnTask,
-    count_sources,
-    reader,
-    with_partition,
-)
+from mpifed.data.tables import Columns, Divisor, OwnSamples, OwnTask, with_partition
 from mpifed.errors import InputError, closest
 from mpifed.mpi.communicator import Communicator
 from topologies.parameters import options_of
@@ -48,6 +40,7 @@ class ArraysSection(dict[str, Any]):
     """The section ``data`` of a configuration, with the arrays that it stands for."""
 
     columns: Columns
+    tables: Sequence[Any] = ()  # as they were passed to ``mpifed.frame``
 
 
 def arrays(
@@ -129,8 +122,8 @@ def arrays(
         if values is not None:
             if getattr(samples, field) is not None:
                 raise InputError(f"{PREFIX} {argument} is given, but x says so itself")
-            column = {field: array_of(values, argument)}
-            samples = replace(samples, **column)  # type: ignore[arg-type]
+            column: dict[str, Any] = {field: array_of(values, argument)}
+            samples = replace(samples, **column)
     if test is not None:
         samples = merged([("x", unmarked(samples)), ("test", tested(test, names))])
     columns = Columns(
@@ -200,24 +193,17 @@ def hold(
     held = ArraysSection(name="arrays", digest=digest, **filled_in, **options)
     # The same arrays passed twice live until neither is referred to.
     registered = _ARRAYS.get(digest)
-    if registered is None or digest_of(registered) != digest:
+    if registered is None or registered.label != columns.label or digest_of(registered) != digest:
         _ARRAYS[digest] = registered = columns
     held.columns = registered
     return held
 
 
-class Arrays(PooledDataset, OwnSamples):
+class Arrays(OwnSamples, PooledDataset):
     """Arrays or a torch data set that a Python program passes: ``data=mpifed.arrays(x, y)``.
 
     Parameters
     ----------
-    partition : str, optional
-        How samples are dealt to the clients. None is natural where each sample has a client, else
-        iid.
-    split : {'60_20_20', 'in_order', 'published'}, optional
-        How a client's samples become training, validation and test samples: 60/20/20 at random, the
-        same in the order of the source, or tested on those that are marked. None is published where
-        an option marks test samples, else 60_20_20.
     digest : str, optional
         SHA-256 of the arrays, which ``mpifed.arrays`` fills in. A run is resumed with the same
         arrays only.
@@ -246,10 +232,15 @@ class Arrays(PooledDataset, OwnSamples):
     ) -> None:
         agrees = communicator.gather_object(not _ARRAYS or digest in _ARRAYS)
         reading = {"digest": digest, "agrees": agrees}
-        source = reader(self.read, reading, task, divisor, standardise)
+        source = self.source(reading, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         run = n_clients, run_seed, communicator
         super().__init__(source, {"choose": choose}, *run, **options)
+
+    @property
+    def label(self) -> str | None:
+        """Name of the column of targets in the table that was passed."""
+        return _ARRAYS[self._reading["digest"]].label
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
@@ -264,11 +255,6 @@ class Arrays(PooledDataset, OwnSamples):
                 "data.name is 'arrays', which a Python program passes: data=mpifed.arrays(x, y)"
             )
         return with_partition(options, n_training)
-
-    @classmethod
-    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
-        """Return how many sources have enough samples, or a number that does for others."""
-        return count_sources(cls.read, options, run_seed)
 
 
 def checked_columns(digest: str, agrees: list[bool] | None) -> tuple[str, str, Columns]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -207,6 +206,7 @@ class PooledDataset(Dataset):
         self.seed: int = run_seed if seed is None else seed
         self._communicator = communicator
         self._source: Source | None = None
+        self._tests_are_of_clients = str(partition) == "natural" and split == "published"
         options = {
             "dirichlet_alpha": dirichlet_alpha,
             "label_groups": label_groups,
@@ -260,21 +260,15 @@ class PooledDataset(Dataset):
             preprocessing=pool.preprocessing,
         )
 
-    def hold_out_published(self, file: Path | None = None) -> Dataset | None:
+    def hold_out_published(self) -> Dataset | None:
         """Deal again, without what was published for testing, and return that in parts."""
-        return self._without_tests() if file is None else super().hold_out_published(file)
-
-    def _without_tests(self, has_more: bool = False) -> Dataset | None:
-        """Deal again; ``has_more`` says that what is read again has further marked samples."""
 
         def dealt_again() -> tuple[Pool, ShardRows, np.ndarray] | None:
             assert self._source is not None
             tested = self._source.is_test
-            if not has_more and (tested is None or not tested.any()):
+            if tested is None or not tested.any() or self._tests_are_of_clients:
                 return None
-            dealt_rows = self._divided(holds_out=True)
-            assert self._source.is_test is not None
-            return *dealt_rows, np.flatnonzero(self._source.is_test)
+            return *self._divided(holds_out=True), np.flatnonzero(tested)
 
         again = agreed(self._communicator, dealt_again)
         if again is None:
@@ -282,9 +276,8 @@ class PooledDataset(Dataset):
         pool, shard_rows, tested = again
         self._take(pool, shard_rows)
         central = copy.copy(self)
-        pieces = np.array_split(tested, -(-len(tested) // PART))
         of_nobody = replace(self._pool, client_names=(), label_counts=None)
-        central._take(of_nobody, [(tested[:0], tested[:0], piece) for piece in pieces])
+        central._take(of_nobody, in_parts(tested))
         central._angles = None
         return central
 
@@ -365,6 +358,11 @@ class PooledDataset(Dataset):
         if dtype.is_floating_point and self._pool.divisor != 1:
             x /= self._pool.divisor
         return replace(split, x=x)
+
+
+def in_parts(rows: np.ndarray) -> ShardRows:
+    """Return test samples of nobody as those of parts of ``PART`` at most."""
+    return [(rows[:0], rows[:0], part) for part in np.array_split(rows, -(-len(rows) // PART))]
 
 
 def _cut(arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -35,6 +36,9 @@ NUMBERS = {
 
 # Bytes of memory for each byte of a table.
 HELD = 14.0
+
+# How the names of files end that hold tables.
+TABLES = (".csv", ".csv.gz", ".csv.xz", ".csv.bz2", ".parquet")
 
 # Fields of a ``Preprocessing`` that are arrays.
 ARRAYS = ("filling", "mean", "deviation")
@@ -91,6 +95,14 @@ class Preprocessing:
         """Names of the columns of numbers, which come first in an input."""
         return tuple(name for name in self.columns if name not in self.categories)
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns of an input; empty where it has none."""
+        if self.tokeniser is not None:
+            return ()
+        ones = (f"{name}_{text}" for name, texts in self.categories.items() for text in texts)
+        return (*self.numbers, *ones)
+
     @cached_property
     def text(self) -> str:
         """All of it as JSON, from which ``preprocessing_from`` makes it again."""
@@ -140,11 +152,9 @@ class Preprocessing:
             If a column lacks, or a cell has no value or one that the run cannot use.
         """
         if self.tokeniser is not None:
-            encoded = [self.tokeniser.encode(text) for text in self._texts(samples)]
-            return padded(encoded, *input_shape).astype(np.float64)
+            return self._tokens(self._texts(samples), input_shape)
         if self.columns:
-            numbers, ones = self._of_columns(samples)
-            return np.concatenate([self.scaled(numbers), ones], axis=1)
+            return self._of_columns(*self._with_columns(samples))
         if isinstance(samples, (str, os.PathLike)):
             raise InputError(
                 f"samples are '{samples}', but the run was trained on arrays: pass an array "
@@ -164,6 +174,8 @@ class Preprocessing:
 
         if isinstance(samples, pandas.Series):
             return texts_in(samples)
+        if isinstance(samples, np.ndarray) and samples.ndim == 1:
+            samples = samples.tolist()
         if isinstance(samples, (list, tuple)) and all(isinstance(each, str) for each in samples):
             return list(samples)
         if isinstance(samples, str) and not os.path.exists(os.path.expanduser(samples)):
@@ -173,10 +185,48 @@ class Preprocessing:
             )
         return texts_in(self._with_columns(samples)[0][self.columns[0]])
 
-    def _with_columns(self, samples: Any) -> tuple[Any, str, str]:
-        """Return what ``_frame`` does, of which no column of inputs lacks."""
-        frame, prefix, row = self._frame(samples)
-        lacking = [name for name in self.columns if name not in frame]
+    def with_targets(
+        self, samples: Any, label: str | None, input_shape: tuple[int, ...]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return new rows of a table as inputs, and their targets.
+
+        Those without a target, or a value that the run needs, are left out where it left out such.
+
+        Parameters
+        ----------
+        samples : path, pandas.DataFrame, mapping or array_like
+            As for ``encode``; a directory has its files together.
+        label : str or None
+            Name of the column of targets; None is for unlabelled data.
+        input_shape : tuple of int
+            The shape of one input.
+        """
+        frame, *where = self._with_columns(samples, *([] if label is None else [label]))
+        targets = None
+        if label is not None:
+            prefix, row = where
+            cells = _texts(frame[label], ())
+            gaps = np.isin(cells, ("", *self.missing_values))
+            if self.missing == "refuse" and gaps.any():
+                raise InputError(f"{prefix} {self._gap(gaps, frame, label, row)[0]}")
+            if self.missing == "drop":
+                inputs = frame[[*self.columns]]
+                gaps |= (inputs.isna() | inputs.isin(self.missing_values)).any(axis=1).to_numpy()
+            frame, targets = frame[~gaps], typed(cells[~gaps].tolist(), self.decimal)
+        if self.tokeniser is not None:
+            return self._tokens(texts_in(frame[self.columns[0]]), input_shape), targets
+        return self._of_columns(frame, *where), targets
+
+    def _tokens(self, texts: Sequence[str], input_shape: tuple[int, ...]) -> np.ndarray:
+        """Return texts as the tokens of one length."""
+        assert self.tokeniser is not None
+        encoded = [self.tokeniser.encode(text) for text in texts]
+        return padded(encoded, *input_shape).astype(np.float64)
+
+    def _with_columns(self, samples: Any, *others: str) -> tuple[Any, str, str]:
+        """Return what ``_frame`` does, of which no column of inputs lacks, and none of others."""
+        frame, prefix, row = self._frame(samples, others)
+        lacking = [name for name in (*self.columns, *others) if name not in frame]
         if lacking:
             raise InputError(
                 f"{prefix} no column {', '.join(map(repr, lacking))}; the run's inputs are "
@@ -184,9 +234,8 @@ class Preprocessing:
             )
         return frame, prefix, row
 
-    def _of_columns(self, samples: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of new samples, NaN where there are none, and columns of 0 and 1."""
-        frame, prefix, row = self._with_columns(samples)
+    def _of_columns(self, frame: Any, prefix: str, row: str) -> np.ndarray:
+        """Return the rows of a table as inputs: numbers, scaled, and columns of 0 and 1."""
         faults: list[str] = []
         numbers = np.zeros((len(frame), len(self.numbers)))
         for number, name in enumerate(self.numbers):
@@ -205,23 +254,26 @@ class Preprocessing:
                 faults += self._gap(gaps, frame, name, row)
         if faults:
             raise InputError(f"{prefix} {'; '.join(map(one_line, faults))}")
-        return numbers, np.concatenate([np.zeros((len(frame), 0)), *ones], axis=1)
+        return np.concatenate([self.scaled(numbers), *ones], axis=1)
 
     def _gap(self, gaps: np.ndarray, frame: Any, name: str, row: str) -> list[str]:
         at = np.flatnonzero(gaps)
         where = f"no value in column '{name}' on {row} {frame.index[at[0]]}" if len(at) else ""
         return [f"{where}, and the run's data.missing is '{self.missing}'"] if len(at) else []
 
-    def _frame(self, samples: Any) -> tuple[Any, str, str]:
-        """Return samples as a DataFrame, the beginning of messages, and what its index counts."""
+    def _frame(self, samples: Any, as_texts: Sequence[str] = ()) -> tuple[Any, str, str]:
+        """Return samples as a DataFrame, the beginning of messages, and what its index counts.
+
+        Cells of the columns ``as_texts`` of a file are texts too.
+        """
         import pandas
 
         if isinstance(samples, (str, os.PathLike)):
-            path = Path(samples).expanduser()
+            path = Path(os.path.expanduser(samples))
             with reading(path):
-                as_texts = self.columns if self.tokeniser else self.categories
+                as_texts = *as_texts, *(self.columns if self.tokeniser else self.categories)
                 marks = self.delimiter, self.decimal, self.missing_values, self.encoding
-                frame = read_table(path, as_texts, *marks)
+                frame = read_tables(path, as_texts, *marks)
             return frame, f"'{path}' has", "line"
         if isinstance(samples, pandas.Series):
             samples = samples.to_dict()
@@ -254,6 +306,25 @@ def preprocessing_from(text: str) -> Preprocessing:
     if values.get("tokeniser") is not None:
         values["tokeniser"] = Tokeniser(**values["tokeniser"])
     return Preprocessing(**{**values, **arrays})
+
+
+def read_tables(path: Path, as_texts: Collection[str], *marks: Any) -> Any:
+    """Return a file as ``read_table`` does, or all files of a directory and its directories."""
+    import pandas
+
+    if not path.is_dir():
+        return read_table(path, as_texts, *marks)
+    files = [file for file in sorted(path.rglob("*")) if file.name.lower().endswith(TABLES)]
+    files = [file for file in files if file.is_file() and not file.name.startswith(".")]
+    if not files:
+        raise InputError(f"'{path}' holds no file that ends in {', '.join(TABLES)}")
+    frames = [read_table(file, as_texts, *marks) for file in files]
+    return pandas.concat(
+        [
+            frame.set_axis([f"{line} of '{file.relative_to(path)}'" for line in frame.index])
+            for file, frame in zip(files, frames, strict=True)
+        ]
+    )
 
 
 def read_table(
@@ -297,6 +368,15 @@ def read_table(
         )
     frame.index = np.arange(len(frame)) + 2
     return frame[~(frame.isna() | (frame == "")).all(axis=1)]
+
+
+def typed(texts: list[str], decimal: str) -> np.ndarray:
+    """Return whole numbers, else numbers, where every text is one; else the texts."""
+    if all(map(NUMBERS[decimal].fullmatch, texts)):
+        for kind in (np.int64, np.float64):
+            with contextlib.suppress(ValueError, OverflowError):
+                return np.array([text.replace(",", ".") for text in texts], kind)
+    return np.array(texts, object)
 
 
 def texts_in(cells: Any) -> list[str]:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from annotated_types import Ge, Le
 
 from mpifed.data.archives import PARTS
-from mpifed.data.base import Task, check_texts
+from mpifed.data.base import Description, NewSamples, Task, bad_row, check_texts
 from mpifed.data.partitioned import Pool, Source
 from mpifed.data.partitions import share_of
-from mpifed.data.preprocessing import Preprocessing
+from mpifed.data.preprocessing import NUMBERS, Preprocessing
 from mpifed.errors import InputError, closest, one_line
 
 # Whole numbers are guessed to be labels where so many at most are different, and stay what they
@@ -45,7 +46,8 @@ class Columns:
     """Samples, one a row.
 
     ``preprocessing`` is what made x of a table, whose numbers come first, the other columns being 0
-    or 1. Where it fills in means, NaN in x is a value that is missing.
+    or 1. Where it fills in means, NaN in x is a value that is missing. ``label`` is the name of the
+    column of y.
     """
 
     x: np.ndarray
@@ -56,6 +58,7 @@ class Columns:
     divisor: int | None = None
     preprocessing: Preprocessing = Preprocessing()
     remarks: tuple[str, ...] = ()
+    label: str | None = None
 
     @property
     def has_gaps(self) -> bool:
@@ -63,11 +66,32 @@ class Columns:
         return self.preprocessing.missing == "mean"
 
 
+def with_partition(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+    """Fill in partition and split, by whether samples have clients and marks for testing, as those
+    in a directory of clients' files do.
+    """
+    directory = Path(os.path.expanduser(str(options.get("path") or os.devnull)))
+    by_client = bool(options.get("client")) or directory.is_dir()
+    marked = bool(options.get("test")) or all((directory / part).is_dir() for part in PARTS)
+    automatic = {
+        "partition": "natural" if by_client else "iid",
+        "split": "published" if marked else "60_20_20",
+    }
+    return {**options, **{name: options.get(name) or automatic[name] for name in automatic}}
+
+
 class OwnSamples:
-    """The options that data sets of a user's own samples have in common.
+    """What data sets of a user's own samples have in common, beside ``PooledDataset``.
 
     Parameters
     ----------
+    partition : str, optional
+        How samples are dealt to the clients. None is natural where each sample has a client, else
+        iid.
+    split : {'60_20_20', 'in_order', 'published'}, optional
+        How a client's samples become training, validation and test samples: 60/20/20 at random, the
+        same in the order of the source, or tested on those that are marked. None is published where
+        samples are marked for tests, else 60_20_20.
     choose : {'random', 'first', 'largest'}
         Which sources are taken in the partition ``natural`` where there are more than clients.
     task : {'auto', 'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
@@ -83,51 +107,65 @@ class OwnSamples:
         samples of all clients together; those of tables (``csv``) do unless it is false.
     """
 
+    description: Description
+    _reading: Mapping[str, Any]
 
-# Returns the beginning of messages about samples, the name of the data, and the samples.
-Read = Callable[[Mapping[str, Any]], tuple[str, str, Columns]]
+    @staticmethod
+    def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
+        """Return the beginning of messages about samples, the name of the data, and the samples."""
+        raise NotImplementedError
 
+    def source(
+        self, reading: Mapping[str, Any], task: OwnTask, divisor: int | None, standardise: bool
+    ) -> Callable[[], Source]:
+        """Return what reads the samples as a source, for ``PooledDataset``."""
+        self._reading = reading
 
-def reader(
-    read: Read, options: Mapping[str, Any], task: OwnTask, divisor: int | None, standardise: bool
-) -> Callable[[], Source]:
-    """Return what reads a user's own samples as a source, for ``PooledDataset``."""
+        def read_source() -> Source:
+            prefix, name, columns = self.read(reading)
+            try:
+                return source_of(name, columns, task, divisor, standardise)
+            except InputError as error:
+                raise InputError(f"{prefix} {error}") from None
 
-    def read_source() -> Source:
-        prefix, name, columns = read(options)
-        try:
-            return source_of(name, columns, task, divisor, standardise)
-        except InputError as error:
-            raise InputError(f"{prefix} {error}") from None
+        return read_source
 
-    return read_source
+    @property
+    def label(self) -> str | None:
+        """Name of the column of targets in tables."""
+        label: str | None = self._reading.get("label")
+        return label
 
+    def new_samples(self, samples: Any, label: str | None = None) -> NewSamples:
+        """Read a file as that of the data, without its clients; see ``Dataset``."""
+        preprocessing = self.description.preprocessing or Preprocessing()
+        shape = self.description.input_shape
+        if preprocessing.columns:
+            return preprocessing.with_targets(samples, label or self.label, shape)
+        file = next((name for name in ("path", "raw") if name in self._reading), None)
+        if file is None or not isinstance(samples, Path):
+            raise InputError("the data are arrays; allowed with them: holdout, or arrays (x, y)")
+        of_nobody = {file: str(samples), "client": None, "test": None}
+        _, _, columns = self.read({**self._reading, **of_nobody})
+        return preprocessing.encode(columns.x, shape), columns.y
 
-def count_sources(read: Read, options: Mapping[str, Any], run_seed: int) -> int:
-    """Return how many sources have enough samples; ``DEALT`` where they are no clients."""
-    if options["partition"] != "natural":
-        return DEALT
-    _, _, columns = read(options)
-    if columns.client is None:
-        return DEALT
-    owner = numbered(columns.client, "client")[1]
-    seed = run_seed if options["seed"] is None else options["seed"]
-    used = owner[share_of(len(owner), options["fraction"], seed)]
-    return max(1, int((np.bincount(used) >= options["min_samples"]).sum()))
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """Fill in partition and split, by whether samples have clients and marks for testing."""
+        return with_partition(options, n_training)
 
-
-def with_partition(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-    """Fill in partition and split, by whether samples have clients and marks for testing, as those
-    in a directory of clients' files do.
-    """
-    directory = Path(str(options.get("path") or os.devnull)).expanduser()
-    by_client = bool(options.get("client")) or directory.is_dir()
-    marked = bool(options.get("test")) or all((directory / part).is_dir() for part in PARTS)
-    automatic = {
-        "partition": "natural" if by_client else "iid",
-        "split": "published" if marked else "60_20_20",
-    }
-    return {**options, **{name: options.get(name) or automatic[name] for name in automatic}}
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many sources have enough samples; ``DEALT`` where they are no clients."""
+        if options["partition"] != "natural":
+            return DEALT
+        _, _, columns = cls.read(options)
+        if columns.client is None:
+            return DEALT
+        owner = numbered(columns.client, "client")[1]
+        seed = run_seed if options["seed"] is None else options["seed"]
+        used = owner[share_of(len(owner), options["fraction"], seed)]
+        return max(1, int((np.bincount(used) >= options["min_samples"]).sum()))
 
 
 def check_columns(
@@ -269,6 +307,44 @@ def read_targets(columns: Columns, task: OwnTask) -> tuple[Targets, tuple[str, .
     return targets, remarks
 
 
+def targets_like(x: np.ndarray, y: Any, description: Description) -> np.ndarray:
+    """Return targets of new inputs, checked, as those of a description are."""
+    if not len(x):
+        raise InputError("it has no sample")
+    if y is not None and np.shape(y)[:1] != (len(x),):
+        raise InputError(f"x has {len(x)} samples, but targets have the shape {np.shape(y)}")
+    if description.task == "classification" and y is not None:
+        values = _labels_like(y, description.class_names)
+    else:
+        _, values, n_classes, _ = _of_task(Columns(x, y), description.task)
+        if description.task != "sequence" and n_classes != description.n_classes:
+            raise InputError(f"it has {n_classes} targets, and the data {description.n_classes}")
+    bad = bad_row(torch.from_numpy(x), torch.from_numpy(values), description)
+    if bad is not None:
+        raise InputError(f"it has {bad[1]} in sample {bad[0]}")
+    return values
+
+
+def _labels_like(y: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+    """Labels as the places of their names, or as they are where names are of other labels."""
+    values, numbers = numbered(_in_a_row(y), "label")
+    texts = [str(value) for value in values.tolist()]
+    are_numbers = all(map(NUMBERS["point"].fullmatch, names))
+    if _is_whole(values) and not (names and are_numbers):
+        return values.astype(np.int64)[numbers]
+    unknown = [text for text in texts if text not in names]
+    if unknown:
+        allowed = one_line(", ".join(names), 200) or "whole numbers"
+        raise InputError(f"it has the label '{one_line(unknown[0], 60)}'; the data have {allowed}")
+    return np.array([names.index(text) for text in texts])[numbers]
+
+
+def _in_a_row(y: np.ndarray) -> np.ndarray:
+    """Labels (samples,), also of one column or of one-hot rows."""
+    y = y.reshape(-1) if y.shape == (len(y), 1) else y
+    return y.argmax(axis=1) if y.ndim == 2 and y.dtype.kind in "biuf" and _is_one_hot(y) else y
+
+
 def _guessed(y: np.ndarray | None) -> Task:
     if y is None:
         return "unlabelled"
@@ -320,9 +396,7 @@ def _of_task(columns: Columns, task: Task) -> Targets:
 
 def _labels(y: np.ndarray, names: tuple[str, ...]) -> Targets:
     """Whole numbers from 0 on stay; other numbers and texts become the place in their order."""
-    y = y.reshape(-1) if y.shape == (len(y), 1) else y
-    if y.ndim == 2 and y.dtype.kind in "biuf" and _is_one_hot(y):
-        y = y.argmax(axis=1)
+    y = _in_a_row(y)
     if y.ndim == 1 and _is_whole(y) and 0 <= y.min() <= y.max() < MOST_LABELS:
         return _counted("classification", y.astype(np.int64), names)
     values, numbers = numbered(y, "label")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -98,7 +99,7 @@ def tokeniser_named(name: str, vocabulary: int, texts: Iterable[str]) -> Tokenis
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     if name != "bpe":
-        path = Path(name).expanduser()
+        path = Path(os.path.expanduser(name))
         with reading(path):
             return Tokeniser("package", Tokenizer.from_file(str(path)).to_str())
     learning = Tokenizer(models.BPE())

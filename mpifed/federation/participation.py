@@ -8,14 +8,14 @@ weighs large clients too little.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, cast
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from mpifed.federation.traces import Trace
+from mpifed.federation.traces import Trace, TraceOfNamed
 from mpifed.random import client_keys, stream
 from topologies.schedules.sequences import states
 
@@ -125,6 +125,13 @@ def check_clients(participation: Participation, n_clients: int) -> None:
     """Raise ``InputError`` where a trace cannot be read, or names clients that there are not."""
     if isinstance(participation, Trace):
         participation.check(n_clients)
+
+
+def with_names(participation: Participation, client_names: Sequence[str]) -> Participation:
+    """Return the participation of clients whose names the data have."""
+    if not isinstance(participation, Trace):
+        return participation
+    return TraceOfNamed(**vars(participation), client_names=client_names)
 
 
 def is_drawn(participation: Participation) -> bool:

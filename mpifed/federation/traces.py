@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import functools
+import os
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge
 
-from mpifed.errors import InputError, one_line
+from mpifed.errors import InputError, closest, one_line
 from mpifed.io.text import read_text
 
 # First lines that a file may have.
@@ -32,9 +34,10 @@ class Trace:
     Parameters
     ----------
     path : str
-        CSV file with the columns ``client,from,to``: the number of a client that is there from one
-        round to another, both included, and without ``to`` for ever. Or with the columns
-        ``client,rounds``, as 1-4 7 9-. Clients without a line are never there.
+        CSV file with the columns ``client,from,to``: a client that is there from one round to
+        another, both included, and without ``to`` for ever. Or with the columns ``client,rounds``,
+        as 1-4 7 9-. All clients are numbers from 0, or all are names as the data have them. Clients
+        without a line are never there.
     period : int, optional
         Rounds after which the file begins anew. None is never.
     weights : {'renormalised'}
@@ -47,6 +50,11 @@ class Trace:
     weights: Literal["renormalised"] = field(
         default="renormalised", metadata={"spelled_out": False}
     )
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the clients, in their order; empty where they have none."""
+        return ()
 
     def present(self, clients: np.ndarray, round: int) -> np.ndarray:
         """Return which of ``clients`` are there in a round: bool, of their shape."""
@@ -69,6 +77,15 @@ class Trace:
 
     def check(self, n_clients: int) -> None:
         """Raise ``InputError`` where the file names clients that there are not."""
+        windows = read_windows(self.path)
+        unknown = [name for name in windows.lines if name not in self.names]
+        if unknown:
+            names = one_line(closest(unknown[0], self.names), 400)
+            allowed = names if self.names else "allowed: a whole number, at least 0"
+            raise InputError(
+                f"participation.path is '{self.path}', where line {windows.lines[unknown[0]]} has "
+                f"'{unknown[0]}' as client; {allowed}"
+            )
         largest = int(self.windows().client.max())
         if largest >= n_clients:
             raise InputError(
@@ -88,6 +105,26 @@ class Trace:
         return windows
 
 
+@dataclass(frozen=True, kw_only=True)
+class TraceOfNamed(Trace):
+    """A trace of clients that the data name."""
+
+    client_names: Sequence[str]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the clients, in their order; empty where they have none."""
+        return self.client_names
+
+    def windows(self) -> Windows:
+        """Return the content of the file, with the numbers of clients for their names."""
+        windows, numbers = super().windows(), {name: k for k, name in enumerate(self.names)}
+        if not windows.lines:
+            return windows
+        client = np.array([numbers[name] for name in windows.lines])[windows.client]
+        return replace(windows, client=client)
+
+
 @dataclass(frozen=True)
 class Windows:
     """When clients are there, without overlap.
@@ -96,29 +133,34 @@ class Windows:
     ----------
     client, first, last : ndarray
         A client and its first and last round, int64 (windows,).
+    lines : mapping of str to int
+        The names of the clients in the order of their numbers, and the line of each; empty where
+        the file numbers them.
     """
 
     client: np.ndarray
     first: np.ndarray
     last: np.ndarray
+    lines: Mapping[str, int]
 
 
 def read_windows(path: str) -> Windows:
     """Read a file of availability; ``InputError`` with its first fault."""
-    file = Path(path).expanduser()
+    file = Path(os.path.expanduser(path))
     return _windows_in(path, file.stat().st_mtime_ns if file.exists() else 0)
 
 
 @functools.lru_cache(maxsize=8)
 def _windows_in(path: str, changed: int) -> Windows:
     """The content of a file that was last ``changed`` so many nanoseconds after 1970."""
-    rows = list(csv.reader(read_text(Path(path).expanduser()).splitlines()))
+    rows = list(csv.reader(read_text(Path(os.path.expanduser(path))).splitlines()))
     header = [name.strip().lower() for name in rows[0]] if rows else []
     where = f"participation.path is '{path}', where"
     if header not in HEADERS:
         allowed = " or ".join(",".join(names) for names in HEADERS)
         raise InputError(f"{where} the first line must be {allowed}")
-    windows: dict[int, list[tuple[int, int]]] = {}
+    lines: dict[str, int] = {}
+    windows: dict[str, list[tuple[int, int]]] = {}
     for line, row in enumerate(rows[1:], 2):
         cells = [cell.strip() for cell in row]
         if not any(cells):
@@ -127,19 +169,29 @@ def _windows_in(path: str, changed: int) -> Windows:
             if len(cells) != len(header):
                 raise ValueError(f"has {len(cells)} columns, not {len(header)}")
             read = _from_to if len(header) == 3 else _rounds
-            windows.setdefault(_number(cells[0], "client", 0), []).extend(read(cells[1:]))
+            windows.setdefault(cells[0], []).extend(read(cells[1:]))
+            lines.setdefault(cells[0], line)
         except ValueError as error:
             raise InputError(f"{where} line {line} {one_line(str(error), 200)}") from None
     if not windows:
         raise InputError(f"{where} no line says when a client is there")
+    are_numbers = all(map(_is_number, windows))
+    by_client: dict[int, list[tuple[int, int]]] = {}
+    for number, (client, of_client) in enumerate(windows.items()):
+        by_client.setdefault(int(client) if are_numbers else number, []).extend(of_client)
     joined = [
-        (client, *window) for client in sorted(windows) for window in _joined(windows[client])
+        (client, *window) for client in sorted(by_client) for window in _joined(by_client[client])
     ]
-    return Windows(*np.array(joined, np.int64).T)
+    client, first, last = np.array(joined, np.int64).T
+    return Windows(client, first, last, {} if are_numbers else lines)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and int(text) < 1 << 31
 
 
 def _number(text: str, name: str, least: int) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) < least or int(text) >= 1 << 31:
+    if not _is_number(text) or int(text) < least:
         raise ValueError(f"has '{text}' as {name}; allowed: a whole number, at least {least}")
     return int(text)
 

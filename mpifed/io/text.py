@@ -11,6 +11,9 @@ from mpifed.errors import InputError, one_line
 # Largest size of a text file, in bytes.
 MOST = 64 << 20
 
+# How the names of spreadsheets end.
+SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
+
 
 class MissingFile(InputError):
     """A file that does not exist."""
@@ -19,6 +22,15 @@ class MissingFile(InputError):
 def damaged(path: Path, reason: str) -> InputError:
     """Return the error for a file whose content is wrong."""
     return InputError(f"'{path}' is damaged: {one_line(reason, 300)}")
+
+
+def refuse_spreadsheet(path: str | Path) -> None:
+    """Raise ``InputError`` where a file is named as a spreadsheet."""
+    if str(path).lower().endswith(SPREADSHEETS):
+        raise InputError(
+            f"'{path}' is a spreadsheet; save it as CSV or parquet, or pass it in Python as "
+            "mpifed.frame(pandas.read_excel(...), label=NAME)"
+        )
 
 
 def read_text(path: Path, most: int = MOST) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 import zipfile
 from pathlib import Path
@@ -128,7 +129,7 @@ def load_weights(
     """
     import torch
 
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     expected, stored = module.state_dict(), read_tensors(path)
     for prefix in WRAPPERS:
         if all(n.startswith(prefix) for n in stored) and not next(iter(expected)).startswith(

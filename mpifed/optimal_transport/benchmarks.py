@@ -202,7 +202,7 @@ def random_gaussians(dimension: int, seed: int) -> Benchmark:
 def potentials_path(raw: str | None) -> Path:
     """Return where the potentials are: ``raw``, or the directory w2-benchmark in MPIFED_DATA."""
     if raw is not None:
-        path = Path(raw).expanduser()
+        path = Path(os.path.expanduser(raw))
         if not path.exists():
             raise InputError(f"data.raw is '{path}', but there is no such file or directory")
         return path

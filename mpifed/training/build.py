@@ -20,7 +20,15 @@ from mpifed.components.tables import OWN_DATA
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.config.requirements import fits_gpu
 from mpifed.data.base import Dataset, Description
-from mpifed.data.central import HOLDOUT, Together, WithCentral, check_alike, with_held_out
+from mpifed.data.central import (
+    HOLDOUT,
+    PASSED,
+    Together,
+    WithCentral,
+    check_alike,
+    of_new_samples,
+    with_held_out,
+)
 from mpifed.data.derived import Checked, HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers, attackers, check_labels
@@ -33,7 +41,7 @@ from mpifed.exchange.server import Server, Silent
 from mpifed.exchange.transforms import ServerStep
 from mpifed.federation.federation import Federation, draw_unseen
 from mpifed.federation.options import PrivacyOptions
-from mpifed.federation.participation import check_clients, is_drawn
+from mpifed.federation.participation import check_clients, is_drawn, with_names
 from mpifed.federation.placement import balanced_owners, contiguous_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
@@ -298,16 +306,17 @@ def make_dataset(configuration: Configuration, communicator: Communicator) -> Da
 
 
 def _central_file(name: str, dataset: Dataset, communicator: Communicator) -> Dataset | None:
-    """Return the samples in a file as a central test set for a data set; collective."""
-    path = Path(name).expanduser()
+    """Return the samples in a file, or of a program, as a central test set; collective."""
+    path = Path(os.path.expanduser(name))
     try:
         if path.suffix not in OWN_DATA["federated"]:
-            return dataset.hold_out_published(path)
+            return of_new_samples(name, dataset, communicator)
         kind: Any = find("data", "federated")
         count = kind.count_clients({"path": str(path)}, 0)
         central = Together(kind(count, 0, communicator, path=str(path)))
     except InputError as error:
-        raise InputError(f"evaluation.central is '{name}': {error}") from None
+        what = "" if name.startswith(PASSED) else f" is '{name}'"
+        raise InputError(f"evaluation.central{what}: {error}") from None
     check_alike(central.description, dataset.description, path)
     return central
 
@@ -451,7 +460,7 @@ def make_federation(
         owner = balanced_owners(work, len(hosting))
     else:
         owner = contiguous_owners(work, len(hosting), description.n_train)
-    participation = configuration.participation
+    participation = with_names(configuration.participation, description.client_names)
     if not is_drawn(participation):
         agree(communicator, lambda: check_clients(participation, len(unseen)))
     return Federation(communicator, hosting[owner], unseen, description.n_train, participation)

@@ -541,7 +541,10 @@ def _of_central(setup: Setup, state: states.RunState, training: Clients) -> list
     elif setup.exchange.shared_is_rows:
         what = "the average of the clients' models"
     held = " that no client has" if setup.evaluation.central == HOLDOUT else ""
-    return [f"evaluation.central: {n:,} test samples{held} score {what}"]
+    lines = [f"evaluation.central: {n:,} test samples{held} score {what}"]
+    if not setup.dataset.description.n_test.any():
+        lines.append("clients have no test samples of their own: the columns test_* are empty")
+    return lines
 
 
 def _of_attacks(setup: Setup) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from mpifed.command import MOST_RANKS, say, under_mpirun
 from mpifed.components.registry import name_of
 from mpifed.config.configuration import resolve
+from mpifed.data.central import PASSED
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, EXIT_STOPPED, InputError, RunError
 from mpifed.io.yaml_files import as_text
 from mpifed.results.results import read_summary
@@ -71,11 +72,12 @@ def check_none_own(overrides: Mapping[str, Any]) -> None:
     """Refuse what only this process has: components of the program itself, and arrays."""
     for key, value in overrides.items():
         name = value.get("name") if isinstance(value, Mapping) else value
-        if isinstance(name, str) and (name.startswith("__main__:") or (key, name) in ARRAYS):
+        is_own = isinstance(name, str) and name.startswith(("__main__:", PASSED))
+        if is_own or (key, name) in ARRAYS:
             raise InputError(
                 f"{key} is '{name}' of this process, which ranks of their own do not have; put a "
                 f"component in a file and pass {key}='file:name', save arrays with numpy.savez and "
-                "pass data='file.npz', or leave ranks out"
+                f"pass {key.partition('.name')[0]}='file.npz', or leave ranks out"
             )
 
 

@@ -22,6 +22,7 @@ from mpifed.components.registry import Section, named
 from mpifed.components.tables import MODELS
 from mpifed.config.configuration import Configuration, resolve, with_all_options
 from mpifed.data.base import Dataset, Description, Fresh, Shards, Split, SplitName
+from mpifed.data.central import HOLDOUT
 from mpifed.errors import InputError, closest, one_line
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.hosted import LazyShards, LoadedShards
@@ -147,6 +148,12 @@ class Trained:
         """The names of the labels, in their order; empty where the data have none."""
         return self._setup.dataset.description.class_names
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the columns of ``encode``, as ``age`` and ``sex_f``; empty for arrays."""
+        preprocessing = self._setup.dataset.description.preprocessing
+        return () if preprocessing is None else preprocessing.feature_names
+
     @cached_property
     def components(self) -> list[torch.nn.Module]:
         """The models that all clients share; empty for methods that share none.
@@ -253,7 +260,8 @@ class Trained:
         Returns
         -------
         ndarray
-            In the floating-point type of the run, (samples, *input_shape).
+            In the floating-point type of the run, (samples, *input_shape); columns of a table are
+            those of ``feature_names``.
 
         Raises
         ------
@@ -510,7 +518,11 @@ def described(meta: checkpoint.Meta, directory: Path) -> tuple[Configuration, Da
 
     def on_demand() -> Dataset:
         try:
-            return make_dataset(resolve(meta.configuration), Alone())
+            configuration = resolve(meta.configuration)
+            if configuration.evaluation.central != HOLDOUT:  # it has no client's samples
+                evaluation = replace(configuration.evaluation, central=None)
+                configuration = replace(configuration, evaluation=evaluation)
+            return make_dataset(configuration, Alone())
         except InputError as error:
             raise InputError(f"the samples of '{directory}' cannot be loaded: {error}") from None
 

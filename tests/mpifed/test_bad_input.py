@@ -136,6 +136,56 @@ def test_a_folder_of_checkpoints_that_are_foreign_holds_no_run(tmp_path, capfd):
     assert [*tmp_path.rglob("*.*")] == [foreign] and foreign.read_bytes() == b"PK"
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        "data=~no-such-user/x.csv",
+        "data=~no-such-user/x.npz",
+        "data={name: csv, path: ~no-such-user}",
+        "data={name: image_folder, path: ~no-such-user}",
+        "data={name: parquet, raw: ~no-such-user}",
+        "data={name: labelled_texts, path: ~no-such-user}",
+        "data={name: cifar10, raw: ~no-such-user}",
+        "data=~no-such-user/x.h5",
+        "evaluation.central=~no-such-user.csv",
+        "evaluation.central=~no-such-user.h5",
+        "model={name: cnn, weights: ~no-such-user/x.pt}",
+        "participation={name: trace, path: ~no-such-user.csv}",
+        "topology=~no-such-user.edges",
+    ],
+)
+def test_the_home_of_nobody_is_no_file(word, tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = call(["digits-fedem", "clients=2", word, "--output", "run"], capfd)
+    refused(outcome, "~no-such-user", tmp_path / "run")
+
+
+def test_a_file_may_be_called_with_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{number},{number % 2}" for number in range(40)]
+    (tmp_path / "~x.csv").write_text("\n".join(["a,label", *lines]) + "\n")
+    assert run_command(["run", "data=~x.csv", "clients=2", "rounds=1", "--output", "run"]) == 0
+    assert mpifed.load("run").predict("~x.csv").shape == (40,)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["data=patients.xlsx"],
+        ["data.path=Patients.XLS", "data.name=csv"],
+        ["data=own.csv", "evaluation.central=patients.ods"],
+        ["data.path=patients.xlsx", "data.name=labelled_texts", "clients=2"],
+    ],
+)
+def test_a_spreadsheet_is_answered_by_what_is_read(words, tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.csv").write_text("a,label\n" + "1,0\n2,1\n" * 50)
+    for name in ("patients.xlsx", "Patients.XLS", "patients.ods"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04")
+    outcome = call([*words, "--output", "run"], capfd)
+    refused(outcome, r"spreadsheet.*CSV.*mpifed\.frame\(pandas\.read_excel", tmp_path / "run")
+
+
 def test_data_files_that_do_not_fit(tmp_path, capfd):
     file, target = tmp_path / "digits.h5", tmp_path / "run"
     assert run_command(["data", "digits", "--output", file, "--clients", 5]) == 0

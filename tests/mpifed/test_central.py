@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from commands import call
+from PIL import Image
 
 import mpifed
 from mpifed.data.central import central_of
 from mpifed.data.federated_file import Contents, write
 from mpifed.dataset import Description, Shards, Split
+from mpifed.errors import InputError
 from mpifed.models.loss import probabilities
 from mpifed.testing import find_item, load_dataset, run_rounds
 
@@ -90,6 +93,7 @@ def test_what_was_published_for_testing_belongs_to_nobody(tmp_path):
     result = mpifed.run("digits-fedem", data=data, output=tmp_path / "run", dtype="float64", **some)
     assert result.clients["n_train"].sum() == (~tested).sum() and not result.clients["n_test"].any()
     assert np.isnan(result.metrics["test_accuracy"]).all()
+    assert "no test samples of their own" in (tmp_path / "run" / "log.txt").read_text()
     trained = mpifed.load(result)
     dataset = load_dataset(
         {**data, "split": "published"}, clients=4, evaluation={"central": "holdout"}
@@ -143,6 +147,129 @@ def patients(path, seed, n, sexes=("f", "m")):
     return (age, sex == "f", sex == "m"), ill == "yes"
 
 
+LABELLED = {"data.label": "ill", "data.client": "hospital", "rounds": 4, "dtype": "float64"}
+
+
+@pytest.fixture
+def clinics(tmp_path):
+    """Tables of patients for training, and of others for testing whose clinics are no clients."""
+    patients(tmp_path / "train.csv", 0, 80)
+    patients(tmp_path / "test.csv", 1, 31)
+    train, test = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("train", "test"))
+    train.to_parquet(tmp_path / "train.parquet")
+    return train, test
+
+
+def central_of_run(data, central, folder, **more):
+    options = {**LABELLED, **more, "evaluation.central": central}
+    result = mpifed.run(data=data, output=folder, **options)
+    return [result.metrics[f"central_test_{name}"][-1] for name in ("loss", "accuracy")]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "directory", "marked"])
+def test_a_test_set_needs_features_and_label_alone(kind, clinics, tmp_path):
+    train, test = clinics
+    before = central_of_run(str(tmp_path / "train.csv"), str(tmp_path / "test.csv"), tmp_path / "a")
+    test = test[["ill", "sex", "age"]]
+    ending = "parquet" if kind == "parquet" else "csv"
+    data, path, more = str(tmp_path / f"train.{ending}"), tmp_path / f"new.{ending}", {}
+    if kind == "parquet":
+        test.to_parquet(path)
+    elif kind == "directory":
+        path = tmp_path / "new"
+        path.mkdir()
+        for name, part in test.groupby("sex"):
+            part.to_csv(path / f"{name}.csv", index=False)
+    else:
+        test.to_csv(path, index=False)
+    if kind == "marked":  # which the clients test on
+        train.assign(old=train["age"] > 60).to_csv(data, index=False)
+        more = {"data.test": "old"}
+    after = central_of_run(data, str(path), tmp_path / "b", **more)
+    assert (after == pytest.approx(before)) == (kind != "marked") and 0 < after[1] <= 1
+
+
+@pytest.mark.parametrize("kind", ["table", "frame", "x and y", "arrays", "of a file", "both"])
+def test_a_program_passes_a_test_set(kind, clinics, tmp_path):
+    train, test = clinics
+    path = str(tmp_path / "train.csv")
+    before = central_of_run(path, str(tmp_path / "test.csv"), tmp_path / "a")
+    data, central = path, test.drop(columns="hospital")
+    if kind == "frame":
+        central = mpifed.frame(test.rename(columns={"ill": "sick"}), label="sick")
+    elif kind == "x and y":
+        central = test[["sex", "age"]], test["ill"]
+    elif kind == "arrays":  # in the order of the columns
+        central = test[["age", "sex"]].to_numpy(object), test["ill"].to_numpy()
+    elif kind == "of a file":
+        data, central = train, str(tmp_path / "test.csv")
+    elif kind == "both":
+        data = train
+    assert central_of_run(data, central, tmp_path / "b") == pytest.approx(before)
+    if kind == "table":  # resumed with the same samples alone, and loaded without them
+        with pytest.raises(InputError, match="pass them again"):
+            mpifed.run(output=tmp_path / "b", resume=True, rounds=5)
+        again = {"rounds": 5, "evaluation": {"central": central}}
+        assert mpifed.run(output=tmp_path / "b", resume=True, **again).summary["rounds"] == 5
+        assert len(mpifed.load(tmp_path / "b").samples("Oslo").train.y)
+
+
+def test_folders_of_pictures_and_texts_have_test_sets_of_their_form(tmp_path):
+    random = np.random.default_rng(0)
+    for name in (f"{part}/{kind}" for part in ("train", "new") for kind in ("cat", "dog")):
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(10):
+            picture = random.integers(0, 100, (8, 8), np.uint8) + 150 * name.endswith("dog")
+            Image.fromarray(picture.astype(np.uint8)).save(tmp_path / name / f"{number}.png")
+    options = {"clients": 2, "rounds": 30, "local.lr": 0.1}
+    pictures = {"evaluation.central": str(tmp_path / "new")}
+    result = mpifed.run(data=str(tmp_path / "train"), output=tmp_path / "a", **options, **pictures)
+    assert result.metrics["central_test_accuracy"][-1] == 1
+    words = np.array([["bad", "awful"], ["good", "fine"]])
+    texts = pd.DataFrame({"label": np.tile(["down", "up"], 30)})
+    texts["text"] = [" ".join(random.choice(words[k % 2], 3)) for k in range(60)]
+    texts.to_csv(tmp_path / "texts.csv", index=False)
+    data = {"name": "labelled_texts", "path": str(tmp_path / "texts.csv")}
+    for number, central in enumerate((texts, (["good", "awful bad"], ["up", "down"]))):
+        options["evaluation.central"] = central
+        result = mpifed.run(data=data, output=tmp_path / f"texts{number}", **options)
+        assert result.metrics["central_test_accuracy"][-1] == 1
+
+
+def test_arrays_score_data_of_arrays(tmp_path):
+    random = np.random.default_rng(0)
+    x, y = random.normal(7, 3, (90, 2)), random.choice(["a", "b"], 90)
+    np.savez(tmp_path / "train.npz", x=x, y=y)
+    np.savez(tmp_path / "test.npz", x=x[:20], y=y[:20])
+    options = {"clients": 3, "rounds": 1, "data.standardise": True, "dtype": "float64"}
+    data = str(tmp_path / "train.npz")
+    for name, central in (("a", (x[:20], y[:20])), ("b", str(tmp_path / "test.npz"))):
+        options |= {"evaluation.central": central}
+        result = mpifed.run(data=data, output=tmp_path / name, **options)
+        (model,) = mpifed.load(result).components
+        new = torch.from_numpy(mpifed.load(result).encode(x[:20]))
+        with torch.no_grad():
+            right = (model(new)[:, 0] > 0).numpy() == (y[:20] == "b")
+        assert result.metrics["central_test_accuracy"][-1] == pytest.approx(right.mean())
+    with pytest.raises(InputError, match=r"evaluation\.central: .*'c'; the data have a, b"):
+        mpifed.run(data=data, **{**options, "evaluation.central": (x[:1], ["c"])})
+
+
+@pytest.mark.parametrize("kind", ["table", "arrays"])
+def test_tests_of_the_clients_own_stay_theirs_by_half(kind, clinics, tmp_path):
+    train, test = clinics
+    options = {"rounds": 2, **HOLDOUT}
+    data = mpifed.frame(train, label="ill", client="hospital", test=test)
+    if kind == "arrays":
+        x, y = np.random.default_rng(0).normal(size=(80, 3)), np.arange(80) % 2
+        of_each = {name: (x[k::2], y[k::2]) for k, name in enumerate(("Bergen", "Oslo"))}
+        data = mpifed.arrays(of_each, test=dict.fromkeys(of_each, (x[:15], y[:15])))
+    result = mpifed.run(data=data, output=tmp_path / "run", **options)
+    for column in ("test_accuracy", "central_test_accuracy"):
+        assert np.isfinite(result.metrics[column]).all()
+    assert result.clients["n_test"].tolist() == [8, 8]
+
+
 def test_a_csv_file_is_read_as_the_data_and_scaled_by_their_training_samples(tmp_path):
     patients(tmp_path / "train.csv", 0, 80)
     (age, *sexes), ill = patients(tmp_path / "test.csv", 1, 31)
@@ -165,14 +292,15 @@ def test_a_csv_file_is_read_as_the_data_and_scaled_by_their_training_samples(tmp
 
 
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
-@pytest.mark.parametrize("kind", ["holdout", "published", "file"])
+@pytest.mark.parametrize("kind", ["holdout", "published", "file", "table"])
 def test_any_number_of_ranks_has_the_same_bits(kind, exchange, tmp_path):
     stored(tmp_path / "central.h5")
     table(tmp_path / "table.csv")
-    name = str(tmp_path / "central.h5") if kind == "file" else "holdout"
+    files = {"file": "central.h5", "table": "table.csv"}
+    name = str(tmp_path / files[kind]) if kind in files else "holdout"
     data = {"name": "csv", "path": str(tmp_path / "table.csv"), "test": "tested"}
     options = {
-        "data": data if kind == "published" else "digits",
+        "data": data if kind in ("published", "table") else "digits",
         "exchange": exchange,
         "evaluation": {"central": name, "metrics": ["auc", "f1"]},
         "dtype": "float32",
@@ -197,8 +325,10 @@ PATIENTS = ("data=train.csv", "data.label=ill", "data.client=hospital", "model=l
         (["evaluation.central=hold_out"], "holdout"),
         (["evaluation.central=other.h5"], "input_shape"),
         (["evaluation.central=test.csv"], "federated"),
-        (["evaluation.central=test.csv", *PATIENTS], "texts that the data lack"),
+        (["evaluation.central=test.csv", *PATIENTS], "'x' in column 'sex' on line 3 "),
         (["evaluation.central=lacks.csv", *PATIENTS], "sex"),
+        (["evaluation.central=empty.csv", *PATIENTS], "no sample"),
+        (["evaluation.central=empty", *PATIENTS], "no file that ends in .csv"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(words, answer, tmp_path, capfd, monkeypatch):
@@ -207,6 +337,8 @@ def test_what_cannot_be_scored_is_refused(words, answer, tmp_path, capfd, monkey
     patients(tmp_path / "train.csv", 0, 80)
     patients(tmp_path / "test.csv", 1, 31, ("f", "m", "x"))
     (tmp_path / "lacks.csv").write_text("age,hospital,ill\n7,Oslo,no\n")
+    (tmp_path / "empty.csv").write_text("age,sex,ill\n")
+    (tmp_path / "empty").mkdir()
     done = call(["digits-fedem", "clients=2", *words, "--output", "run"], capfd)
     assert done.code == 2 and answer in done.messages[0]
     assert "evaluation.central" in done.messages[0] and not (tmp_path / "run").exists()

@@ -29,6 +29,9 @@ def test_what_ranks_cannot_have_is_refused_before_they_start(tmp_path: Path, mon
     with pytest.raises(InputError, match=r"'arrays'.*numpy\.savez.*data='file\.npz'"):
         arrays = mpifed.arrays(np.zeros((8, 3)), np.zeros(8, int))
         mpifed.run("digits-fedem", data=arrays, clients=2, output=place, ranks=2)
+    with pytest.raises(InputError, match=r"evaluation\.central is 'passed:.*of this process"):
+        held = {"evaluation.central": (np.zeros((8, 8, 8)), np.zeros(8, int))}
+        mpifed.run("digits-fedem", **held, clients=2, output=place, ranks=2)
     with pytest.raises(InputError, match=r"'__main__:build'.*model='file:name'"):
         mpifed.run("digits-fedem", model="__main__:build", output=place, ranks=2)
     with pytest.raises(InputError, match=r"'roundz'.*'rounds'"):

@@ -61,6 +61,15 @@ def rows_of(trained: mpifed.Trained) -> np.ndarray:
     return np.unique(torch.cat(x).numpy(), axis=0)
 
 
+def test_encoded_columns_have_names(trained):
+    encoded = pd.DataFrame(trained.encode(PATIENTS), columns=trained.feature_names)
+    assert list(encoded) == ["dose", "age", *(f"ward_{w}" for w in ("north", "south", "west")),
+                             "code_1", "code_2", "code_3"]  # fmt: skip
+    assert np.array_equal(encoded.ward_south, PATIENTS.ward == "south")
+    assert np.array_equal(encoded.code_2, PATIENTS.code == 2)
+    assert np.corrcoef(encoded.age, PATIENTS.age)[0, 1] == pytest.approx(1)
+
+
 @pytest.mark.parametrize("name", ["trained", "filled"])
 def test_old_samples_are_encoded_to_the_last_bit_as_in_training(name, request):
     trained = request.getfixturevalue(name)

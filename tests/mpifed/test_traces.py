@@ -86,6 +86,36 @@ def test_a_malformed_file_is_refused_in_one_sentence(case: str, tmp_path: Path):
     assert not (tmp_path / "trace").exists()
 
 
+NAMED = "client,from,to\nTromsø,1,\nBergen,1,3\nOslo,1,1\nOslo,5,6\n"
+
+
+def of_clinics(folder: Path, text: str):
+    """A run of the clinics Bergen, Oslo and Tromsø."""
+    (folder / "trace.csv").write_text(text, encoding="utf-8")
+    x, names = np.random.default_rng(0).normal(size=(90, 3)), ["Oslo", "Tromsø", "Bergen"]
+    data = mpifed.arrays({name: (x[k::3], np.arange(30) % 2) for k, name in enumerate(names)})
+    options = {"participation": {"name": "trace", "path": str(folder / "trace.csv")}}
+    return mpifed.run(data=data, rounds=6, output=folder / "run", **options)
+
+
+def test_clients_have_the_names_of_the_data(tmp_path: Path):
+    (tmp_path / "numbered").mkdir()
+    named = of_clinics(tmp_path, NAMED)
+    text = NAMED.replace("Bergen", "0").replace("Oslo", "1").replace("Tromsø", "2")
+    numbered = of_clinics(tmp_path / "numbered", text)
+    assert named.summary["state_digest"] == numbered.summary["state_digest"]
+    assert named.metrics["active_clients"][-1] == 2  # of round 6
+
+
+@pytest.mark.parametrize(
+    "text", ["client,rounds\nOslo,1-\nOsol,2-\n", "client,rounds\nOslo,1\n1,2\n"]
+)
+def test_a_name_that_no_client_has_is_refused(text: str, tmp_path: Path):
+    with pytest.raises(InputError, match=r"line 3 has .* as client; .*'?Oslo"):
+        of_clinics(tmp_path, text)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_missing_file_and_other_wrong_words_are_refused(tmp_path: Path):
     words = ["run", "digits-fedem", "--output", str(tmp_path / "run")]
     path = tmp_path / "trace.csv"

@@ -137,6 +137,7 @@ def build_graph(
         graph, tries = _draw(name, family, values, generator), tries + 1
 
     values.pop("n", None)
+    named = graph.graph.get("nodes in the file", len(graph))
     graph.graph.clear()
     graph.graph.update(
         family=name,
@@ -146,7 +147,7 @@ def build_graph(
         on_disconnected=policy,
     )
     if not nx.is_connected(graph):
-        graph = _treat_disconnected(graph, policy)
+        graph = _treat_disconnected(graph, policy, named)
     return graph
 
 
@@ -275,7 +276,7 @@ def _check_own_graph(name: str, graph: Any, n: int | None) -> None:
         )
 
 
-def _treat_disconnected(graph: nx.Graph, policy: str) -> nx.Graph:
+def _treat_disconnected(graph: nx.Graph, policy: str, named: int) -> nx.Graph:
     record = graph.graph
     sizes = sorted((len(part) for part in nx.connected_components(graph)), reverse=True)
     values = {"n": len(graph), **record["params"], "seed": record["seed"]}
@@ -289,6 +290,12 @@ def _treat_disconnected(graph: nx.Graph, policy: str) -> nx.Graph:
         warnings.warn(
             f"{text} is disconnected: {len(sizes)} components, the largest of {sizes[0]}",
             stacklevel=3,
+        )
+    elif named < len(graph):
+        raise TopologyError(
+            f"{text}: the file names {named} nodes, but n, the number of clients of a run, is "
+            f"{len(graph)}; allowed are n = {named}, a file with an edge of each node, or "
+            "on_disconnected = keep or augment"
         )
     else:
         draws = f" after {record['tries']} draws" if record["tries"] > 1 else ""

@@ -253,6 +253,7 @@ def plain(graph: nx.Graph) -> nx.Graph:
     """Return the graph on 0 .. n-1 in natural order of its labels; nodes have their self-loops."""
     number = {label: k for k, label in enumerate(sorted(graph, key=_natural))}
     plain = nx.empty_graph(len(number))
+    plain.graph.update(graph.graph)
     for i, j, link in graph.edges(data=True):
         weight = {} if link.get("weight") is None else {"weight": link["weight"]}
         if i != j:
@@ -285,6 +286,7 @@ def _relabelled(graph: nx.Graph, n: int | None, source: str) -> nx.Graph:
                 f"among them {outside[0]!r}"
             )
         node_count(source, n)  # which refuses more than memory holds
+        graph.graph["nodes in the file"] = len(graph)
         graph.add_nodes_from(range(n))
     if not graph:
         raise TopologyError(f"{source}: the file names no node")

@@ -34,7 +34,7 @@ class Picture:
     split: str | None = None
 
 
-class ImageFolder(PooledDataset, tables.OwnSamples):
+class ImageFolder(tables.OwnSamples, PooledDataset):
     """Your own pictures (PNG, JPEG) in a folder for each class: ``DIR/cat/1.png``.
 
     Above the classes there may be folders of clients, ``DIR/oslo/cat/1.png``, and above these
@@ -43,13 +43,6 @@ class ImageFolder(PooledDataset, tables.OwnSamples):
 
     Parameters
     ----------
-    partition : str, optional
-        How samples are dealt to the clients. None is natural where there are folders of clients,
-        else iid.
-    split : {'60_20_20', 'in_order', 'published'}, optional
-        How a client's samples become training, validation and test samples: 60/20/20 at random, the
-        same in the order of the source, or tested on those in ``test``. None is published where
-        there are folders of splits, else 60_20_20.
     path : str
         The directory, or a zip or tar archive.
     size : int, optional
@@ -73,8 +66,8 @@ class ImageFolder(PooledDataset, tables.OwnSamples):
         mode: Mode = "auto",
         **options: Any,
     ) -> None:
-        file_options = {"path": path, "size": size, "mode": mode}
-        source = tables.reader(self.read, file_options, task, divisor, standardise)
+        reading = {"path": path, "size": size, "mode": mode}
+        source = self.source(reading, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
 
@@ -88,7 +81,7 @@ class ImageFolder(PooledDataset, tables.OwnSamples):
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """Fill in partition and split, by the folders, where they are here."""
-        if not Path(options["path"]).expanduser().exists():
+        if not Path(os.path.expanduser(options["path"])).exists():
             return tables.with_partition(options, n_training)
         first, *_ = files = pictures_in(located(options["path"]))
         partition = "iid" if first.client is None else "natural"
@@ -96,15 +89,10 @@ class ImageFolder(PooledDataset, tables.OwnSamples):
         automatic = {"partition": partition, "split": split}
         return {**options, **{name: options[name] or automatic[name] for name in automatic}}
 
-    @classmethod
-    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
-        """Return how many sources have enough samples, or a number that does for others."""
-        return tables.count_sources(cls.read, options, run_seed)
-
 
 def located(path: str) -> Path:
     """Return the directory or archive; ``InputError`` where there is none."""
-    root = Path(path).expanduser()
+    root = Path(os.path.expanduser(path))
     if os.path.isdir(root) or (os.path.isfile(root) and archives.is_archive(root)):
         return root
     raise InputError(f"data.path is '{root}', but there is no such directory or archive")

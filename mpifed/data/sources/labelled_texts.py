@@ -24,7 +24,7 @@ from mpifed.errors import InputError, one_line
 LONGEST = 256
 
 
-class LabelledTexts(PooledDataset):
+class LabelledTexts(tables.OwnSamples, PooledDataset):
     """Your own texts with labels, a row of a CSV or parquet file each, as tokens of one length.
 
     Token 0 is padding behind shorter texts, which ``gru`` and ``bag_of_words`` leave out; longer
@@ -32,15 +32,6 @@ class LabelledTexts(PooledDataset):
 
     Parameters
     ----------
-    partition : str, optional
-        How samples are dealt to the clients. None is natural where each sample has a client, else
-        iid.
-    split : {'60_20_20', 'in_order', 'published'}, optional
-        How a client's samples become training, validation and test samples: 60/20/20 at random, the
-        same in the order of the source, or tested on those that are marked. None is published where
-        an option marks test samples, else 60_20_20.
-    choose : {'random', 'first', 'largest'}
-        Which sources are taken in the partition ``natural`` where there are more than clients.
     task : {'auto', 'classification', 'regression'}
         What is to be learnt. ``auto`` is classification for texts and for whole numbers of which at
         most 1000 are different, else regression.
@@ -83,8 +74,8 @@ class LabelledTexts(PooledDataset):
     ) -> None:
         named = {"features": features, "label": label, "client": client, "test": test}
         learnt = {"tokenizer": tokenizer, "vocabulary": vocabulary}
-        file_options = {"path": path, **named, **learnt, "sequence_length": sequence_length}
-        source = tables.reader(self.read, file_options, task, None, False)
+        reading = {"path": path, **named, **learnt, "sequence_length": sequence_length}
+        source = self.source(reading, task, None, False)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
 
@@ -94,13 +85,6 @@ class LabelledTexts(PooledDataset):
         path = archives.located(options["path"], "labelled_texts")
         name = archives.bare_name(path)
         return f"data.path is '{path}', where", name, read_texts(path, options)
-
-    complete_options = staticmethod(tables.with_partition)
-
-    @classmethod
-    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
-        """Return how many sources have enough samples, or a number that does for others."""
-        return tables.count_sources(cls.read, options, run_seed)
 
 
 def read_texts(path: Path, options: Mapping[str, Any]) -> tables.Columns:

@@ -17,7 +17,6 @@ import numpy as np
 
 from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
 from mpifed.dataset import (
-    Dataset,
     PooledDataset,
     archives,
     cells,
@@ -50,7 +49,7 @@ ROWS = 4096
 CSV_ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".csv.bz2")
 
 
-class Csv(PooledDataset, tables.OwnSamples):
+class Csv(tables.OwnSamples, PooledDataset):
     """Your own samples in a CSV file, or in one for each client: a row of names, then one sample a
     row.
 
@@ -60,13 +59,6 @@ class Csv(PooledDataset, tables.OwnSamples):
 
     Parameters
     ----------
-    partition : str, optional
-        How samples are dealt to the clients. None is natural where each sample has a client, else
-        iid.
-    split : {'60_20_20', 'in_order', 'published'}, optional
-        How a client's samples become training, validation and test samples: 60/20/20 at random, the
-        same in the order of the source, or tested on those that are marked. None is published where
-        an option marks test samples, else 60_20_20.
     path : str
         The file, plain or with .gz, .xz or .bz2, or its name in ``$MPIFED_DATA/csv``; or a
         directory with a file for each client.
@@ -125,38 +117,15 @@ class Csv(PooledDataset, tables.OwnSamples):
         named = {"path": path, "label": label, "client": client, "test": test}
         inputs = {"features": features, "drop": drop, "categories": categories, "missing": missing}
         marks = {"delimiter": delimiter, "decimal": decimal, "encoding": encoding}
-        file_options = {**named, **inputs, **marks, "missing_values": missing_values}
-        self._file_options: dict[str, Any] = file_options
-        source = tables.reader(self.read, self._file_options, task, divisor, standardise)
+        reading = {**named, **inputs, **marks, "missing_values": missing_values}
+        source = self.source(reading, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
-
-    def hold_out_published(self, file: Path | None = None) -> Dataset | None:
-        """Take the marked samples, or those of a ``file`` with the same columns."""
-        path = Path(self._file_options["path"]).expanduser()
-        if file is None:
-            return super().hold_out_published()
-        if self._file_options["test"] or path.is_dir():
-            raise InputError(
-                "a CSV file fits data of one CSV file without data.test; holdout takes the samples "
-                "that are marked"
-            )
-        before = self.description
-        self._file_options["central"] = file
-        central = self._without_tests(has_more=True)
-        for what in ("task", "n_classes", "class_names", "input_shape"):
-            ours, ours_and_its = getattr(before, what), getattr(self.description, what)
-            if ours != ours_and_its:
-                raise InputError(
-                    f"with it {what} is {ours_and_its}, and {ours} without: it has labels or texts "
-                    "that the data lack"
-                )
-        return central
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
         """Return the samples in the file, or in those of a directory."""
-        directory = Path(options["path"]).expanduser()
+        directory = Path(os.path.expanduser(options["path"]))
         if directory.is_dir():
             return (
                 f"data.path is '{directory}', where",
@@ -167,26 +136,9 @@ class Csv(PooledDataset, tables.OwnSamples):
         name = re.sub(r"\.csv$", "", archives.bare_name(path), flags=re.IGNORECASE)
         return f"data.path is '{path}', where", name, read_csv(path, options)
 
-    complete_options = staticmethod(tables.with_partition)
-
-    @classmethod
-    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
-        """Return how many sources have enough samples, or a number that does for others."""
-        return tables.count_sources(cls.read, options, run_seed)
-
 
 def read_csv(path: Path, options: Mapping[str, Any]) -> tables.Columns:
-    """Return the samples in a CSV file; one ``InputError`` with all that is wrong with it.
-
-    Those of a ``central`` file follow, marked for testing.
-    """
-    if central := options.get("central"):
-        paths = [path.absolute(), central.absolute()]
-        files = [archives.FileOfClient(each, "", each == paths[1]) for each in paths]
-        frames, faults = zip(*(_cells(each, options) for each in paths), strict=True)
-        where = f"data.path is '{path}', which, with '{central}',"
-        every = [fault for some in faults for fault in some]
-        return cells.columns_of(where, *cells.joined(files, frames, options, every))
+    """Return the samples in a CSV file; one ``InputError`` with all that is wrong with it."""
     return cells.columns_of(f"data.path is '{path}', which", *_cells(path, options), options)
 
 
@@ -301,18 +253,11 @@ def _table(
     return frame[~is_blank], faults
 
 
-class Npz(PooledDataset, tables.OwnSamples):
+class Npz(tables.OwnSamples, PooledDataset):
     """Your own arrays in an `.npz` file, as `numpy.savez` writes it, or in one for each client.
 
     Parameters
     ----------
-    partition : str, optional
-        How samples are dealt to the clients. None is natural where each sample has a client, else
-        iid.
-    split : {'60_20_20', 'in_order', 'published'}, optional
-        How a client's samples become training, validation and test samples: 60/20/20 at random, the
-        same in the order of the source, or tested on those that are marked. None is published where
-        an option marks test samples, else 60_20_20.
     path : str
         The file, or its name in ``$MPIFED_DATA/npz``; or a directory with a file for each client.
     features : str
@@ -342,14 +287,15 @@ class Npz(PooledDataset, tables.OwnSamples):
         **options: Any,
     ) -> None:
         columns = {"features": features, "label": label, "client": client, "test": test}
-        source = tables.reader(self.read, {"path": path, **columns}, task, divisor, standardise)
+        reading = {"path": path, **columns}
+        source = self.source(reading, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
         """Return the samples in the file, or in those of a directory."""
-        directory = Path(options["path"]).expanduser()
+        directory = Path(os.path.expanduser(options["path"]))
         if directory.is_dir():
             return (
                 f"data.path is '{directory}', where",
@@ -358,13 +304,6 @@ class Npz(PooledDataset, tables.OwnSamples):
             )
         path = archives.located(options["path"], "npz")
         return f"data.path is '{path}', where", path.stem, read_npz(path, options)
-
-    complete_options = staticmethod(tables.with_partition)
-
-    @classmethod
-    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
-        """Return how many sources have enough samples, or a number that does for others."""
-        return tables.count_sources(cls.read, options, run_seed)
 
 
 def read_npz(path: Path, options: Mapping[str, Any]) -> tables.Columns:
@@ -381,7 +320,7 @@ def read_npzs(directory: Path, options: Mapping[str, Any]) -> tables.Columns:
     files = archives.files_by_client(directory, (".npz",))
     parts = [read_npz(file.path, options) for file in files]
     with archives.reading(directory):
-        arrays = {
+        arrays: dict[str, Any] = {
             what: np.concatenate([getattr(part, what) for part in parts])
             for what in ("x", "y", "client", "is_test")
             if getattr(parts[0], what) is not None
@@ -391,10 +330,10 @@ def read_npzs(directory: Path, options: Mapping[str, Any]) -> tables.Columns:
     arrays.setdefault("client", np.repeat([file.client for file in files], sizes))
     if marks.any():
         arrays.setdefault("is_test", marks)
-    return tables.Columns(**arrays)  # type: ignore[arg-type]
+    return tables.Columns(**arrays)
 
 
-class Parquet(PooledDataset, tables.OwnSamples):
+class Parquet(tables.OwnSamples, PooledDataset):
     """Your own table in a parquet file, or in one for each client, or a data set of the Hugging
     Face hub, downloaded as parquet files.
 
@@ -403,13 +342,6 @@ class Parquet(PooledDataset, tables.OwnSamples):
 
     Parameters
     ----------
-    partition : str, optional
-        How samples are dealt to the clients. None is natural where each sample has a client, else
-        iid.
-    split : {'60_20_20', 'in_order', 'published'}, optional
-        How a client's samples become training, validation and test samples: 60/20/20 at random, the
-        same in the order of the source, or tested on those that are marked. None is published where
-        an option marks test samples, else 60_20_20.
     raw : str
         A file, or a directory of files, of which those whose name begins with ``test`` are the
         published test part. Where none is named as on the hub (``train``, ``test``, ``part``, a
@@ -459,17 +391,17 @@ class Parquet(PooledDataset, tables.OwnSamples):
         columns = {"raw": raw, "features": features, "label": label, "client": client, "test": test}
         inputs = {"drop": drop, "categories": categories, "missing": missing}
         table = {**inputs, "missing_values": missing_values}
-        file_options = {**columns, **table, "vocabulary": vocabulary}
+        reading = {**columns, **table, "vocabulary": vocabulary}
         if standardise is None:
             standardise = not isinstance(features, str)
-        source = tables.reader(self.read, file_options, task, divisor, standardise)
+        source = self.source(reading, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
         """Return the samples in the files."""
-        directory = Path(options["raw"]).expanduser()
+        directory = Path(os.path.expanduser(options["raw"]))
         where = f"data.raw is '{directory}', where", directory.name.removesuffix(".parquet")
         if not isinstance(options["features"], str):
             return *where, read_parquet_tables(directory, options)
@@ -479,9 +411,9 @@ class Parquet(PooledDataset, tables.OwnSamples):
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """Fill in inputs, partition and split, by what the files hold, where they are here."""
-        if not Path(options["raw"]).expanduser().exists():
+        if not Path(os.path.expanduser(options["raw"])).exists():
             return tables.with_partition(options, n_training)
-        files = parquet_paths(Path(options["raw"]).expanduser(), "parquet")
+        files = parquet_paths(Path(os.path.expanduser(options["raw"])), "parquet")
         if options["features"] is None:
             options = {**options, "features": column_of_arrays(files[0], options)}
         is_table = not isinstance(options["features"], str)
@@ -495,11 +427,6 @@ class Parquet(PooledDataset, tables.OwnSamples):
             split = options["split"] or ("published" if marked else None)
             options = {**options, "partition": partition, "split": split}
         return tables.with_partition(options, n_training)
-
-    @classmethod
-    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
-        """Return how many sources have enough samples, or a number that does for others."""
-        return tables.count_sources(cls.read, options, run_seed)
 
 
 def column_of_arrays(path: Path, options: Mapping[str, Any]) -> str | None:

@@ -253,6 +253,22 @@ def test_samples_are_passed_as_data_themselves(case: str, tmp_path: Path):
         assert result.clients["client_name"].tolist() == ["ann", "bob", "cleo"]
 
 
+@pytest.mark.parametrize("prefix", ["data.", ""])
+def test_columns_of_a_table_are_named_as_those_of_a_file(prefix: str, tmp_path: Path):
+    options = {f"{prefix}{name}": value for name, value in READING.items()}
+    named = mpifed.run(data=TABLE, output=tmp_path / "named", rounds=2, **options)
+    framed = mpifed.run(data=mpifed.frame(TABLE, **READING), output=tmp_path / "framed", rounds=2)
+    assert named.summary["state_digest"] == framed.summary["state_digest"]
+    assert named.clients["client_name"].tolist() == ["NA", "Oslo"]
+
+
+@pytest.mark.parametrize("data", [mpifed.frame(TABLE, **READING), (X, Y)])
+def test_samples_that_name_their_columns_refuse_other_names(data, tmp_path: Path):
+    with pytest.raises(InputError, match=r"label.*"):
+        mpifed.run(data=data, output=tmp_path / "run", **{"data.label": "sex"})
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_table_without_a_known_label_asks_for_it(tmp_path: Path):
     with pytest.raises(InputError, match=r"mpifed\.frame\(table, label=NAME\)"):
         mpifed.run(data=TABLE, output=tmp_path / "run")
