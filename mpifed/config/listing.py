@@ -39,7 +39,8 @@ def listing(word: str) -> str:
     if sheets:
         return "\n\n".join(sheets)
     names = [*kinds, *itertools.chain(*_tables().values()), *options_of(Configuration)]
-    near = nearest(word, [*names, *_options_beside(word)])
+    beside, last = _options_beside(word), word.rpartition(".")[2]
+    near = nearest(last, beside) if beside else nearest(word, [*names, *_all_options()])
     offer = f"did you mean '{near}'? " if near else ""
     allowed = f"allowed: {', '.join(kinds)}, the name of a component, or a key, as local.lr"
     raise InputError(f"--list is {excerpt(word)}; {offer}{allowed}")
@@ -124,6 +125,11 @@ def _dotted(word: str) -> Iterator[tuple[Parameter, list[str]]]:
             key = (option.allowed, repr(option.default), option.summary)
             alike.setdefault(key, (option, []))[1].append(component)
     yield from alike.values()
+
+
+def _all_options() -> list[str]:
+    """Return the dotted keys of all sections, with those of their components."""
+    return [each for section in (*SECTIONS, *DEFAULTS) for each in _options_beside(f"{section}.")]
 
 
 def _options_beside(word: str) -> list[str]:
