@@ -107,7 +107,7 @@ def frame(
     array([[30.,  1.,  0.],
            [40.,  0.,  1.]])
     """
-    reading = {
+    reading: dict[str, Any] = {
         **{"label": label, "client": client, "test": test if isinstance(test, str) else None},
         **{"features": features, "drop": drop, "categories": categories, "missing": missing},
         "missing_values": missing_values,
