@@ -39,8 +39,8 @@ def listing(word: str) -> str:
     if sheets:
         return "\n\n".join(sheets)
     names = [*kinds, *itertools.chain(*_tables().values()), *options_of(Configuration)]
-    beside, last = _options_beside(word), word.rpartition(".")[2]
-    near = nearest(last, beside) if beside else nearest(word, [*names, *_all_options()])
+    options, last = _options_beside(word), word.rpartition(".")[2]
+    near = nearest(last, options) if options else nearest(word, [*names, *_all_options()])
     offer = f"did you mean '{near}'? " if near else ""
     allowed = f"allowed: {', '.join(kinds)}, the name of a component, or a key, as local.lr"
     raise InputError(f"--list is {excerpt(word)}; {offer}{allowed}")
