@@ -8,8 +8,8 @@ from hypothesis import settings
 
 from mpifed.watchdog import guard
 
-settings.register_profile("thorough", max_examples=100, deadline=None)  # machines may be busy
-settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile("thorough", max_examples=75, deadline=None)  # machines may be busy
+settings.register_profile("quick", max_examples=25, deadline=None)
 settings.load_profile("quick")  # unless pytest is told --hypothesis-profile=thorough
 
 

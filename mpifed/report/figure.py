@@ -243,7 +243,9 @@ def chart_of(every: Sequence[Line], request: FigureRequest) -> Chart:
     if request.x not in (*PROGRESS, *GRAPH) and not request.by:
         marks = {line.panel: (best(line, request.column), "best") for line in lines}
     x_label = PROGRESS[request.x][1] if request.x in PROGRESS else GRAPH.get(request.x, request.x)
-    return Chart(file_name(request), request.x, request.column, "", x_label, tuple(lines),
+    measure = MEASURES.get(request.column)
+    title = request.column if measure is None or measure.percent else measure.description
+    return Chart(file_name(request), request.x, title, "", x_label, tuple(lines),
                  y_log=log, marks=marks,
                  bands=f"{bars}: {BANDS[request.spread]} over seeds")  # fmt: skip
 

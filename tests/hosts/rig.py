@@ -37,10 +37,10 @@ def link(host: str, what: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
-def command(hosts: int, ranks: int, *words: object) -> list[str]:
-    """The command line of a job that is started on node1."""
+def command(hosts: int, ranks: int, *words: object, others: int = 2) -> list[str]:
+    """The command line of a job that node1 starts, on it and on the hosts from `others` on."""
     each = -(-ranks // hosts)
-    names = ",".join(f"node{i + 1}:{each}" for i in range(hosts))
+    names = ",".join(f"node{i}:{each}" for i in (1, *range(others, others + hosts - 1)))
     if is_open_mpi():
         front = ["--mca", "plm_rsh_agent", str(SCRIPTS / "enter"), "--host", names]
     else:
@@ -77,7 +77,7 @@ def begun(line: list[str], directory: Path, **more: str) -> Iterator[subprocess.
         time.sleep(1)
         yield job
     finally:
-        for host in ("node1", "node2"):
+        for host in ("node1", "node2", "node3", "node4"):
             for process in processes(host):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, 9)

@@ -39,7 +39,26 @@ def test_the_type_of_its_channel_says_whether_it_needs_a_server(name):
     assert found.exchanges == only[channel]
 
 
-@pytest.mark.parametrize(("name", "exchange"), CASES)
+BY_DEFAULT = {"fedavg", "fedem", "apfl", "fedbn", "clustered", "flix"}
+"""Methods of a server that the default run checks under gossip too."""
+
+
+@pytest.mark.parametrize(
+    ("name", "exchange"),
+    [
+        pytest.param(
+            *case.values,
+            id=case.id,
+            marks=[pytest.mark.slow]
+            * (
+                case.values[1] == "gossip"
+                and goes_with(case.values[0], "server")
+                and case.values[0] not in BY_DEFAULT
+            ),
+        )
+        for case in CASES
+    ],
+)
 def test_it_passes_the_common_checks(name, exchange):
     check_passes(name, exchange, ranks=(3,) if exchange == "gossip" else (2,))
 

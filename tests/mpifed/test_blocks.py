@@ -157,7 +157,7 @@ def test_gradients_do_not_depend_on_the_block(make_clients, dtype, build, width,
 def test_training_does_not_depend_on_the_block(
     monkeypatch, make_clients, dtype, components, build, n_classes
 ):
-    counts = np.random.default_rng(5).integers(0, 90, 23)
+    counts = np.random.default_rng(5).integers(0, 50, 11)
     clients, description = make_clients(counts, (36,), n_classes, dtype)
     model = build(description)
     options = LocalOptions(
@@ -173,7 +173,7 @@ def test_training_does_not_depend_on_the_block(
     start = torch.from_numpy(first).to(dtype).expand(len(clients), -1, -1)
     weights = torch.rand(components, int(counts.sum()), generator=torch.Generator().manual_seed(3))
     results = []
-    for block_bytes in (1, 40_000, 100_000, 1 << 30, 0):
+    for block_bytes in (1, 40_000, 1 << 30, 0):
         if not block_bytes:  # as a large model, whose clients step alone
             monkeypatch.setattr("mpifed.local.solver.LARGE", 0)
         solver = LocalSolver(model, options, 10, int(counts.max()), torch.device("cpu"))

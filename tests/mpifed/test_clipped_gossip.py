@@ -67,6 +67,7 @@ def test_neighbours_are_clipped_one_by_one(radius, participation):
         assert after.reshape(flat.shape) == pytest.approx(w @ flat, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_vectors_of_many_pieces_are_clipped_as_one():
     rows = np.random.default_rng(1).normal(size=(N, 70_000)) / 250
     section = gossip(clipped(0.5), RANDOM)

@@ -270,18 +270,19 @@ def test_no_command_hides_the_function():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("how", ["import mpifed.run", "import mpifed.run as module", "runpy"])
-def test_the_module_of_the_same_name_hides_no_function(how):
+def test_the_module_of_the_same_name_hides_no_function():
     code = (
         "import pickle, runpy, sys, mpifed\n"
         "function, sys.argv = mpifed.run, ['mpifed', '--version']\n"
-        f"{how}\n"
-        "try:\n"
-        "    runpy.run_module('mpifed.run', run_name='__main__')\n"
-        "except SystemExit as ended:\n"
-        "    assert ended.code == 0\n"
-        "from mpifed import run\n"
-        "assert mpifed.run is run is function is pickle.loads(pickle.dumps(function))\n"
+        "for how in ('pass', 'import mpifed.run', 'import mpifed.run as module'):\n"
+        "    sys.modules.pop('mpifed.run', None)\n"
+        "    exec(how)\n"
+        "    try:\n"
+        "        runpy.run_module('mpifed.run', run_name='__main__')\n"
+        "    except SystemExit as ended:\n"
+        "        assert ended.code == 0\n"
+        "    from mpifed import run\n"
+        "    assert mpifed.run is run is function is pickle.loads(pickle.dumps(function))\n"
     )
     line = [sys.executable, "-W", "ignore::RuntimeWarning", "-c", code]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=environment())

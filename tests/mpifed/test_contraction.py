@@ -64,7 +64,9 @@ def test_a_schedule_that_is_exact_after_a_period_is_predicted_to_be(tmp_path):
         {"participation": 0.5},
         pytest.param({"participation": {"name": "bernoulli", "p": 0.6}}, marks=pytest.mark.slow),
         {"exchange.schedule": {"name": "static", "drop_edges": 0.3, "local_rounds": 2}},
-        {"exchange.schedule": {"name": "matcha", "budget": 0.5}},
+        pytest.param(
+            {"exchange.schedule": {"name": "matcha", "budget": 0.5}}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_random_rounds_contract_at_least_as_predicted(overrides, tmp_path):
@@ -93,6 +95,7 @@ def test_extremes(tmp_path):
     assert predicted_of(tmp_path, 5, apart)["per_round"] == 1
 
 
+@pytest.mark.slow
 def test_taking_part_at_random_is_the_loss_of_nodes(tmp_path):
     graph = topologies.build_graph("complete", 12)
     schedule = topologies.build_schedule("static", graph=graph, weights="metropolis_hastings")

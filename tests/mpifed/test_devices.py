@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine_runs import engine_of, stored_of
 from pretend_device import OnDevice, pretended
-from small_runs import CASES
+from small_runs import CASES, problem
 
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
@@ -24,7 +24,18 @@ FACTS = {"gradient_norm", "smoothness", "step", "least"}
 """Numbers of the whole run and of each client that methods keep on the CPU."""
 
 ON_CPU = {"mocha", "fedmm", "fedmm_theta", "sa_ssmm", "fedmgs"}
-ON_DEVICE = [case for case in CASES if case.values[0] not in ON_CPU]
+QUICKLY = {
+    *(("fedavg", "server"), ("fedavg", "gossip"), ("fedem", "server"), ("scaffold", "server")),
+    *(("apfl", "gossip"), ("fedbn", "server"), ("flix", "server"), ("fedmm_ot", "server")),
+    *(("kgt", "gossip"), ("fedgmm", "server"), ("clustered", "server"), ("pfedme", "server")),
+}
+"""What the default run tries of these."""
+
+ON_DEVICE = [
+    case if case.values in QUICKLY else pytest.param(*case.values, marks=pytest.mark.slow)
+    for case in CASES
+    if case.values[0] not in ON_CPU
+]
 QUICK = {"algorithm": {"name": "flix", "local_iterations": 5, "step": 0.1}}
 
 
@@ -69,7 +80,9 @@ def test_a_method_keeps_its_state_on_the_device(name, exchange):
         "algorithm": {**QUICK["algorithm"], "name": name}
     }
     share = 1.0 if name in ("scafflix", "clustered", "fedpd", "streaming_diloco") else 0.5
-    same_on_the_device(name, exchange, participation=share, **(own or {}))
+    # two steps, as each operation takes long there
+    local = {**problem(name, exchange)["local"], "batch_size": 64}
+    same_on_the_device(name, exchange, participation=share, local=local, **(own or {}))
 
 
 @pytest.mark.slow

@@ -42,14 +42,16 @@ def the_line(outcome) -> str:
 @pytest.mark.parametrize(
     ("fail", "words", "expected"),
     [
-        pytest.param(
-            *("die:0:3", [], r"killed by SIGKILL \(out of memory\?\)"),
-            marks=pytest.mark.slow,
-        ),
         ("die:1:3", [], r"killed by SIGKILL \(out of memory\?\)"),
-        ("stand_still:1:3", [], "stopped.* 5 s"),
-        ("go_round:1:3", ["stall_limit=4"], ".* 4 s .*stall_limit.*"),
-        ("leave:1:3", [], "SystemExit: 0"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("die:0:3", [], r"killed by SIGKILL \(out of memory\?\)"),
+                ("stand_still:1:3", [], "stopped.* 5 s"),
+                ("go_round:1:3", ["stall_limit=4"], ".* 4 s .*stall_limit.*"),
+                ("leave:1:3", [], "SystemExit: 0"),
+            )
+        ),
     ],
 )
 def test_a_rank_that_is_gone_or_stands_still_ends_the_job(fail, words, expected, tmp_path):
@@ -234,6 +236,8 @@ def test_nothing_is_pickled_and_only_restricted_loaders_unpickle():
         text = path.read_text()
         assert "allow_pickle=True" not in text, path
         assert text.count("pickle.Unpickler)") <= text.count("def find_class("), path
+        if not re.search(rf"pickle|torch\.(save|load)|{'|'.join(PICKLING)}", text):
+            continue  # parsing all takes seconds
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
                 assert not {name.name.split(".")[0] for name in node.names} & PICKLING, path
@@ -249,6 +253,7 @@ def test_nothing_is_pickled_and_only_restricted_loaders_unpickle():
                 assert given.get("weights_only") == "True", path
 
 
+@pytest.mark.slow
 def test_a_checkpoint_s_writer_that_fails_is_heard_at_the_next_round(tmp_path, capfd):
     """A disk that fills while the run goes on; the run ends with the older checkpoint intact."""
     place = tmp_path / "small"

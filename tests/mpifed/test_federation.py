@@ -341,7 +341,7 @@ def test_unreliable_runs_resume_as_if_uninterrupted(participation, exchange, tmp
 )
 def test_rows_written_in_place_are_those_of_a_copy(words, tmp_path, capfd):
     """A run that may leave out clients that diverge keeps the state before each round."""
-    common = [*TINY, *words, "participation={name: bernoulli, p: 0.7}", "clients=4", "rounds=12"]
+    common = [*TINY, *words, "participation={name: bernoulli, p: 0.7}", "clients=4", "rounds=8"]
     common += ["evaluation.every=1", "--quiet", "on_divergence=stop", "--output", tmp_path / "stop"]
     assert call(common, capfd).code == 0
     assert (

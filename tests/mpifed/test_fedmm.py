@@ -160,9 +160,9 @@ def test_control_variates_converge_where_without_them_it_stalls():
     solution = np.linalg.lstsq(
         np.concatenate([z[:, :-1] for z in parts]), np.concatenate([z[:, -1] for z in parts]), None
     )[0]
-    options = {"step_rule": "constant", "step": 0.05}
+    options = {"step_rule": "constant", "step": 0.2}
     away = {}
-    for rate, rounds in ((0.2, 2400), (0.0, 150)):
+    for rate, rounds in ((0.2, 400), (0.0, 100)):
         run = Run(
             "fedmm",
             data,
@@ -177,7 +177,7 @@ def test_control_variates_converge_where_without_them_it_stalls():
                 run.surrogate, run.theta, run.clients.shards.train
             )
             assert torch.allclose(run.state.variates, statistics - run.s, atol=1e-13)
-    assert away[0.2] < 1e-14 and away[0.0] > 1e-3
+    assert away[0.2] < 1e-9 and away[0.0] > 1e-3
 
 
 def test_with_everyone_and_no_loss_control_variates_cancel():

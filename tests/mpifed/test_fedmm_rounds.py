@@ -302,7 +302,7 @@ def test_without_test_samples_there_is_no_such_column():
     assert run.algorithm.columns == columns and set(run.go().measured()) == set(columns)
 
 
-DRAWS = 2_500
+DRAWS = 1_000
 
 
 def variance_of(delta, compressor, k):
@@ -317,7 +317,7 @@ def variance_of(delta, compressor, k):
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize(("compressor", "options"), [("quantise", {}), ("rand_k", {"k": 2})])
 def test_the_direction_is_unbiased(compressor, options, rate):
-    """H is linear in the clients, so a round of each client 2500 times is the mean of as many."""
+    """H is linear in the clients, so a round of each client 1000 times is the mean of as many."""
     parts, p = shards_of_measures(2, (6, 6, 6)), 0.5
     draw = np.random.default_rng(3)
     s, v = draw.normal(size=4), draw.normal(size=(3, 4))
@@ -367,7 +367,7 @@ def learnt(output, weights, method="fedmm", **more):
         "step": 0.25,
         "client_weights": weights,
     }
-    given = {**BASE, "algorithm": algorithm, "rounds": 400, **more}
+    given = {**BASE, "algorithm": algorithm, "rounds": 200, **more}
     return mpifed.run("fedmm-homogeneous", output=output, quiet=True, **given)
 
 

@@ -106,7 +106,7 @@ RAND = ("rand_k", {"k": 2})
 OMEGA = 5 / 2 - 1
 
 
-def over_seeds(kind, rounds, look, seeds=5, **options):
+def over_seeds(kind, rounds, look, seeds=3, **options):
     """Means over seeds of what ``look(run)`` returns after every round, (rounds, ...)."""
     seen = []
     for seed in range(seeds):
@@ -138,8 +138,9 @@ def expected_distances(curvatures, slopes, away, step, k, rounds):
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_dcgd_nears_its_floor_as_expected_and_theorem_three_bounds_it():
-    n, d, k, alpha, rounds, seeds = 10, 20, 4, 0.6, 200, 10
+    n, d, k, alpha, rounds, seeds = 10, 20, 4, 0.6, 150, 6
     data = random_quadratics(n, d)
     x, y = (np.array(each) for each in zip(*data.samples, strict=True))
     hessians = np.einsum("imj,imk->ijk", x, x) / x.shape[1]
@@ -159,7 +160,7 @@ def test_dcgd_nears_its_floor_as_expected_and_theorem_three_bounds_it():
     floor = 2 * step * omega * (slopes**2).sum() / (n**2 * alpha**2 * strong)
     bound = (1 - step * alpha**2 * strong) ** np.arange(rounds + 1) * expected[0] + floor
     assert (expected <= bound).all()
-    for t in (1, 3, 10, 30, 100, 200):
+    for t in (1, 3, 10, 30, 100, 150):
         seen = np.array(squares)[:, t - 1]
         assert seen.mean() <= bound[t]
         assert abs(seen.mean() - expected[t]) < 4.5 * seen.std(ddof=1) / np.sqrt(seeds)
@@ -168,6 +169,7 @@ def test_dcgd_nears_its_floor_as_expected_and_theorem_three_bounds_it():
     assert floor / 100 < late.mean() < floor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dcgd", "diana"])
 def test_convex_rates_hold_for_the_mean_iterate(kind):
     """Theorems 5 and 6, on the objective at the mean of x^1 to x^k."""
@@ -194,6 +196,7 @@ def test_convex_rates_hold_for_the_mean_iterate(kind):
     assert (gaps <= bound).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dcgd", "diana"])
 def test_nonconvex_rates_hold(kind):
     """Theorems 7 and 8; all losses are positive, so 0 stands for their infima."""
@@ -229,8 +232,8 @@ def test_dcgd_has_no_floor_where_all_clients_are_alike():
     x = draw.normal(size=(40, 5))
     y = (x @ draw.normal(size=5) > 0).astype(int)
     data = problem_of([x] * 6, [y] * 6, "classification")
-    run = Run("dcgd", data, RAND, flix_alpha=0.6, l2=0.2, start="ones").go(600)
-    assert abs(run.metrics["objective_gap"]) < 1e-14
+    run = Run("dcgd", data, RAND, flix_alpha=0.6, l2=0.2, start="ones").go(250)
+    assert abs(run.metrics["objective_gap"]) < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -245,10 +248,10 @@ def test_dcgd_has_no_floor_where_all_clients_are_alike():
 def test_diana_converges_though_only_some_take_part(participation, compression):
     data = logistic(participation=participation)
     run = Run("diana", data, compression, flix_alpha=0.6, l2=1.0, start="ones")
-    for _ in range(15):
-        run.go(25)
+    for _ in range(10):
+        run.go(20)
         assert torch.allclose(run.state.memories.mean(0), run.state.memory, atol=1e-13)
-    assert abs(run.metrics["objective_gap"]) < 1e-12
+    assert abs(run.metrics["objective_gap"]) < 1e-9
 
 
 def test_dcgd_of_some_is_unbiased():
@@ -256,7 +259,7 @@ def test_dcgd_of_some_is_unbiased():
     data = logistic(n=4, participation=0.5)
     options = {"step": 0.5, "start": "ones", "l2": 0.1}
     whole = Run("dcgd", logistic(n=4), **options).go()
-    moved = [Run("dcgd", data, seed=seed, reference="none", **options).go().x for seed in range(40)]
+    moved = [Run("dcgd", data, seed=seed, reference="none", **options).go().x for seed in range(20)]
     error = np.std(moved, axis=0) / np.sqrt(len(moved))
     assert (np.abs(np.mean(moved, axis=0) - whole.x) < 4.5 * error).all()
 

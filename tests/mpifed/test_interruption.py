@@ -91,7 +91,10 @@ def same_run(one: Path, other: Path) -> None:
             "mistake:1:3",
             "clients 2 to 3.*'user_components:Fails'.* round 3.*ValueError",
         ),
-        ("diverge:1:3", "round 3: client 3 .*update.*finite"),
+        pytest.param(
+            *("diverge:1:3", "round 3: client 3 .*update.*finite"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_failing_rank_ends_the_job_and_is_named(fail, expected, tmp_path, capfd):

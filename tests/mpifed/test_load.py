@@ -101,7 +101,18 @@ COMPONENTS = {"fedem": 3, "local": 0, "fedper": 0}
 TASKS = {"sequences": "sequence", "regression": "regression", "tags": "multi_label"}
 
 
-@pytest.fixture(scope="module", params=CASES)
+BY_DEFAULT = {
+    *("fedem, linear", "fedem, network", "fedem, unseen", "fedem, regression", "fedavg, gossip"),
+    *("fedavg_ft", "fedper, unseen", "knn_per", "fedrod", "flix, gossip"),
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in BY_DEFAULT)) for name in CASES
+    ],
+)
 def case(request, tmp_path_factory):
     """The name of a case, its run, and what was loaded of it."""
     experiment, overrides = CASES[request.param]

@@ -174,5 +174,5 @@ def test_random_pairs_on_a_ring_bear_less_momentum(beta, converges):
     start = np.random.default_rng(0).normal(size=(N, D))
     correction = {"name": "gasloc", "outer_momentum": beta}
     exchange = gossip(correction, weights=None, schedule="random_matching")
-    error = np.abs(descent(exchange, 1e-300, start).rows(300) - start.mean(0)).max()
-    assert error < 1e-12 if converges else error > 100
+    error = np.abs(descent(exchange, 1e-300, start).rows(150) - start.mean(0)).max()
+    assert error < 1e-6 if converges else error > 100

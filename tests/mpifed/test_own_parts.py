@@ -441,7 +441,7 @@ def test_an_attack_without_the_options_of_all_attacks_is_refused(more, tmp_path,
     assert all(word in line for word in ("Forgetful", "clients", "fraction", "**options"))
 
 
-@pytest.mark.parametrize("kind", [Fails, StartsWithNothing])
+@pytest.mark.parametrize("kind", [Fails, pytest.param(StartsWithNothing, marks=pytest.mark.slow)])
 def test_one_rank_says_it_for_all(kind, tmp_path):
     done = launch(2, *failing("algorithm", kind, tmp_path / "run"))
     (line,) = done.messages

@@ -59,7 +59,7 @@ def bits(values):
     return np.ascontiguousarray(values).tobytes()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     layouts(),
     DTYPES,

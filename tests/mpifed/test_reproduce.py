@@ -62,6 +62,7 @@ def test_tests_are_paired_by_seed():
     assert a.half_width("average") == pytest.approx(half)
 
 
+@pytest.mark.slow
 def test_a_table_is_run_once_and_written(tmp_path, capfd):
     words = ["fedem", "--table", "3", "--data", "paper", *TINY, "clients=10"]
     words += ["--output", str(tmp_path), "--processes", "1"]
@@ -141,7 +142,10 @@ def test_papers_are_listed_and_one_is_asked_for(capfd):
     assert main(["--table", "2"]) == 2
 
 
-@pytest.mark.parametrize("paper", papers())
+@pytest.mark.parametrize(
+    "paper",
+    [pytest.param(paper, marks=[pytest.mark.slow] * (paper == "fedem")) for paper in papers()],
+)
 def test_every_study_can_be_planned(paper, tmp_path, capfd):
     assert main([paper, "--list"]) == 0
     assert capfd.readouterr().out.count("\n") == 1 + len(studies(paper))

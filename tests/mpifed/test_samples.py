@@ -144,7 +144,13 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+BY_DEFAULT = {"fedem", "everyone", "unseen", "gossip", "clustered", "dropping"}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in BY_DEFAULT)) for name in METHODS],
+)
 def test_a_run_is_the_same_with_samples_made_when_needed(method, tmp_path, monkeypatch):
     overrides = {**SMALL, "data.n_test": 10, "rounds": 4, **METHODS[method]}
     run("synthetic-fedem", overrides, tmp_path / "early")

@@ -217,10 +217,10 @@ def test_with_validation_it_keeps_the_best_of_the_steps_before_its_patience_ends
 
 def test_a_client_finds_the_same_alone():
     model, clients, *_ = problem(noise=0.3, n_val=15)
-    together = found(model, clients, steps=300)
+    together = found(model, clients, steps=60)
     for i in range(len(clients)):
         alone = Clients(clients.federation, clients.shards, clients.rows[i : i + 1])
-        assert torch.equal(found(model, alone, steps=300)[0], together[i])
+        assert torch.equal(found(model, alone, steps=60)[0], together[i])
 
 
 def test_gradient_descent_searches_its_step_where_the_smoothness_is_unknown():

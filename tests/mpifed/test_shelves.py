@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import mpifed
 from mpifed.components.tables import BY_MODEL, TABLES
 from mpifed.config.configuration import Configuration
@@ -77,6 +79,7 @@ def test_keys_of_what_shipped_components_require_are_declared() -> None:
     assert required > 30
 
 
+@pytest.mark.slow
 def test_main_job_needs_no_other_item_of_any_shelf(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     for package in ("mpifed", "topologies"):

@@ -131,6 +131,7 @@ def test_a_full_disk_is_told_once_and_a_reader_that_left_stops_no_run(words, tar
     assert (tmp_path / "run" / "DONE").exists() == (words is TINY and target == "pipe")
 
 
+@pytest.mark.slow
 def test_other_numbers_of_ranks_are_refused(tmp_path):
     words = [*TINY, "--ranks", "2", "--expect-ranks", "3", "--output", str(tmp_path / "run")]
     done = subprocess.run([sys.executable, "-m", "mpifed.run", *words], env=environment())

@@ -681,17 +681,24 @@ def struck(early: str, *words, ranks: int = 2, **variables: str):
     ("early", "expected"),
     [
         ("die:1:torch", f"rank 1 on {HOST}.*before the first round.*{KILLED}"),
-        ("fail:1:torch", f"rank 1 on {HOST}.*before the first round.*ImportError: a library that"),
-        ("fail:every:torch", "ImportError: a library that is not there"),
-        # Before the other rank is anywhere.
-        (
-            "die:1:yaml,be_late:0:mpifed.watchdog",
-            f"rank 1 on {HOST}.*before the first round.*{KILLED}",
-        ),
-        pytest.param(
-            "be_late:0:mpi4py.MPI,die_in_a_moment:1:mpi4py.MPI",
-            f"rank 1 on {HOST}.*before the first round.*SIGALRM",
-            marks=pytest.mark.slow,
+        *(
+            pytest.param(early, expected, marks=pytest.mark.slow)
+            for early, expected in (
+                (
+                    "fail:1:torch",
+                    f"rank 1 on {HOST}.*before the first round.*ImportError: a library that",
+                ),
+                ("fail:every:torch", "ImportError: a library that is not there"),
+                # Before the other rank is anywhere.
+                (
+                    "die:1:yaml,be_late:0:mpifed.watchdog",
+                    f"rank 1 on {HOST}.*before the first round.*{KILLED}",
+                ),
+                (
+                    "be_late:0:mpi4py.MPI,die_in_a_moment:1:mpi4py.MPI",
+                    f"rank 1 on {HOST}.*before the first round.*SIGALRM",
+                ),
+            )
         ),
     ],
 )
@@ -728,6 +735,7 @@ def test_what_lasts_before_round_1_shows_steps(tmp_path, monkeypatch):
 ENDLESS = (*TINY, "rounds=1000000", "evaluation.every=1000", "--quiet", "--output")
 
 
+@pytest.mark.slow
 def test_ranks_end_with_their_launcher_and_leave_no_shared_memory(tmp_path):
     """Killed is what started the ranks: with MPICH a proxy, with Open MPI the launcher itself."""
     target, said = tmp_path / "run", tmp_path / "said"

@@ -70,6 +70,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copied(tmp_path_factory.mktemp("checkout"))
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_what_is_read_at_run_time(checkout: Path, tmp_path: Path) -> None:
     """From a clean checkout and from a source distribution alike."""
     source = built("sdist", checkout, tmp_path)

@@ -37,7 +37,7 @@ def test_rounds_of_exact_minimisers_are_those_of_the_closed_form():
 @pytest.mark.parametrize("steps", [1, 5])
 def test_it_ends_at_the_minimiser_whatever_the_number_of_steps(steps):
     local = {"lr": 0.1, "epochs": steps}
-    run = feddyn(QUADRATICS, local, 300, feddyn_alpha=1.0)
+    run = feddyn(QUADRATICS, local, 220, feddyn_alpha=1.0)
     assert run.deployed.parameters == pytest.approx(3.0, abs=1e-10)
     assert run.state.gradient.flatten().numpy() == pytest.approx([3, -3], abs=1e-9)
     assert run.state.mean_gradient.numpy() == pytest.approx(0, abs=1e-9)

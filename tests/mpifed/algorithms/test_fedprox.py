@@ -201,7 +201,7 @@ def test_four_rounds_are_those_of_numpy_of_agnostic(deployed, participation):
 def test_it_ends_at_the_minimiser_whatever_the_number_of_steps(option, steps):
     """c_i is then the gradient of f_i, and c that of f, 0."""
     local = {"lr": 0.1, "epochs": steps}
-    run = Run("scaffold", two_quadratics(), local=local, variate_option=option).go(250)
+    run = Run("scaffold", two_quadratics(), local=local, variate_option=option).go(160 // steps)
     assert run.models() == pytest.approx(3.0, abs=1e-10)
     assert run.state.variates.flatten().numpy() == pytest.approx([3, -3], abs=1e-10)
     assert run.state.variate.numpy() == pytest.approx(0, abs=1e-10)

@@ -120,7 +120,7 @@ def test_learning_everything_is_full_em():
     surrogate = build("gaussian_mixture", 2, learn="all", ridge=0, covariance_floor=1e-9)
     mixture = surrogate.split(start(surrogate, 0))
     mixture.means.copy_(torch.from_numpy(np.random.default_rng(0).standard_normal((3, 2))))
-    theta = mm(surrogate, samples, surrogate.join(mixture), 1500)[-1]
+    theta = mm(surrogate, samples, surrogate.join(mixture), 500)[-1]
     found = surrogate.split(theta)
     value = float(surrogate.losses(samples, theta).mean())
     assert value == pytest.approx(-model.lower_bound_, abs=1e-5)
