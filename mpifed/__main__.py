@@ -103,12 +103,15 @@ def _help(*, complete: bool) -> str:
 
 def _unknown(word: str) -> str:
     from mpifed.config.experiments import YAML_FILES, experiment_names
+    from mpifed.launch import parser as run_parser
     from topologies.errors import excerpt
 
     if word in experiment_names() or word.endswith(YAML_FILES):
         return (
             f"{excerpt(word)} is an experiment, not a subcommand; use '{started_as()} run {word}'"
         )
+    if word.startswith("-") and word in run_parser().format_help().split():
+        return f"{excerpt(word)} is an option of run; did you mean '{started_as()} run {word}'?"
     allowed = [*SUBCOMMANDS, *OPTIONS] if word.startswith("-") else SUBCOMMANDS
     return f"Unknown subcommand {excerpt(word)}; {closest(word, allowed)}"
 

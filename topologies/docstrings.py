@@ -12,8 +12,10 @@ SENTENCE = re.compile(r"(?<=[\w)\]'`])\.\s+(?=[A-Z`])")
 
 
 def summary(component: Callable[..., Any]) -> str:
-    """Return the first line of the component's docstring."""
-    return (component.__doc__ or "").strip().split("\n")[0]
+    """Return the first sentence of the component's docstring, also where it has several lines."""
+    paragraph = " ".join((component.__doc__ or "").strip().split("\n\n")[0].split())
+    first, *others = SENTENCE.split(paragraph)
+    return f"{first}." if others else first
 
 
 def summaries(component: Callable[..., Any]) -> dict[str, str]:

@@ -30,10 +30,19 @@ TopologyError = InputError
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the allowed name that ``name`` was likely meant to be; None if none is alike."""
+    """Return the allowed name that ``name`` was likely meant to be; None if none is alike.
+
+    Of dotted names the last part alone counts as well, and any word of one: ``alpha`` is meant to
+    be ``data.dirichlet_alpha``.
+    """
     import difflib  # here, since every guard would import it
 
-    return next(iter(difflib.get_close_matches(name, list(names), 1)), None)
+    names = list(names)
+    full = {each.rpartition(".")[2]: each for each in reversed(names)} | {n: n for n in names}
+    words = set(name.split("_"))
+    within = [each for each in names if words <= set(each.rpartition(".")[2].split("_"))]
+    alike = [full[end] for end in difflib.get_close_matches(name, full, 1)]
+    return next(iter(alike + within), None)
 
 
 def closest(name: str, allowed: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, NewType, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -29,6 +29,9 @@ BOUNDS: Mapping[type, tuple[str, str]] = {
     Lt: ("lt", "below"),
 }
 
+# A path that stays the text it is.
+FileName = NewType("FileName", str)
+
 NAMES: Mapping[Any, str] = {
     Any: "made of strings, numbers, true, false, null, lists and mappings",
     int: "a whole number",
@@ -37,6 +40,7 @@ NAMES: Mapping[Any, str] = {
     str: "a string",
     Path: "a path",
     PurePath: "a path",
+    FileName: "the path of a file",
     list: "a list [A,B,...]",
     dict: "a mapping",
     type(None): "empty (null)",
@@ -127,7 +131,7 @@ def allowed_values(annotation: Any) -> str:
         ]  # which tells nobody a thing
         return ", ".join([allowed_values(parts[0]), *map(_in_words, bounds)])
     if origin is Literal:
-        return "one of " + ", ".join(map(_word, parts))
+        return "one of " * (len(parts) > 1) + ", ".join(map(_word, parts))
     if origin in UNIONS:
         *others, last = map(allowed_values, parts)
         comma = "," if any("," in part for part in (*others, last)) else ""

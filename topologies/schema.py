@@ -82,6 +82,32 @@ def check_value(value: Any, annotation: Any, field: str) -> Any:
         raise InputError(f"{field} is {excerpt(value)}; {allowed}") from None
 
 
+def is_one_list(value: list[Any], annotation: Any) -> bool:
+    """Return whether a list is one value of an option, and not several of its values."""
+    kinds = get_args(annotation) if get_origin(annotation) in UNIONS else (annotation,)
+    lists = [kind for kind in kinds if get_origin(kind) is list]
+    if not lists or _depth(value) > max(map(_depth, lists)):
+        return False
+    if list[str] in lists:  # beside it a string is a list of one
+        return True
+    return not any(_is_valid(each, annotation) for each in value)
+
+
+def _is_valid(value: Any, annotation: Any) -> bool:
+    try:
+        _adapter(annotation).validate_python(value)
+    except (ValidationError, RecursionError):
+        return False
+    return True
+
+
+def _depth(value: Any) -> int:
+    """Return how deeply a list, or a type of lists, is nested."""
+    entries = value if isinstance(value, list) else get_args(value)
+    is_list = isinstance(value, list) or get_origin(value) is list
+    return 1 + max(map(_depth, entries), default=0) if is_list else 0
+
+
 @functools.lru_cache(maxsize=1024)
 def _adapter(annotation: Any) -> TypeAdapter[Any]:
     allowed_values(annotation)  # no bound is without words
@@ -90,6 +116,10 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 
 def _whole_number(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _texts(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
 
 def _tuple(value: Any) -> Any:
@@ -112,6 +142,8 @@ def _of_words(annotation: Any) -> Any:
     if origin in (None, Literal, Callable):
         return annotation
     inner = tuple(each if each is ... else _of_words(each) for each in parts)
+    if origin in (list, Sequence) and str in (parts[0], *get_args(parts[0])):
+        return Annotated[list.__class_getitem__(inner), BeforeValidator(_texts)]
     if origin in UNIONS:
         return functools.reduce(operator.or_, inner)
     if origin is tuple:

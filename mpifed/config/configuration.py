@@ -34,7 +34,7 @@ from mpifed.federation.participation import Participation, count_unseen
 from mpifed.io.yaml_files import Dumper
 from mpifed.local.options import LocalOptions
 from mpifed.watchdog.heartbeat import STALL_LIMIT
-from topologies.errors import excerpt
+from topologies.errors import excerpt, nearest
 from topologies.parameters import options_of
 from topologies.schema import LARGEST, check_options, check_value
 
@@ -211,13 +211,15 @@ def _with_sections(overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> 
             continue
         section, _, last = key.rpartition(".")
         strays = section in DEFAULTS and last != "name" and _strays(last, section, values, mapping)
-        full_keys = _full_keys(last, values, mapping) if strays or not section else []
+        full_keys = keys_with_sections(last, values, mapping) if strays or not section else []
         if len(full_keys) == 1 and not section:
             values[full_keys[0]] = values.pop(key)
             continue
         synonym = SYNONYMS.get(last, "")
         if synonym and not full_keys and synonym.startswith(f"{section}." if section else ""):
             full_keys = [synonym]
+        if not full_keys and not section:
+            full_keys = _likely_keys(key, values, mapping)
         if full_keys:
             raise InputError(
                 f"Unknown configuration key {excerpt(key)}; did you mean {' or '.join(full_keys)}?"
@@ -225,14 +227,29 @@ def _with_sections(overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> 
     return values
 
 
-def _full_keys(key: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> list[str]:
+def keys_with_sections(
+    key: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]
+) -> list[str]:
     """Return an option with each section in use that has it."""
-    fields = {
-        name: [each.name for each in dataclasses.fields(kind)] for name, kind in SECTIONS.items()
-    }
-    sections = [name for name, names in fields.items() if key in names]
-    in_use = [kind for kind in DEFAULTS if key in _options(kind, overrides, mapping)]
-    return [f"{name}.{key}" for name in (*sections, *in_use)]
+    in_use = _options_in_use(overrides, mapping)
+    return [f"{section}.{key}" for section, options in in_use.items() if key in options]
+
+
+def _likely_keys(key: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> list[str]:
+    """Return what a key without a section was likely meant to be, with its section."""
+    owned = [f"{kind}.{key}" for kind in DEFAULTS if owners_of(kind, key)]
+    in_use = _options_in_use(overrides, mapping)
+    full_keys = [f"{section}.{option}" for section, options in in_use.items() for option in options]
+    near = nearest(key, [*options_of(Configuration), *full_keys])
+    return owned or [each for each in full_keys if each == near]
+
+
+def _options_in_use(
+    overrides: Mapping[str, Any], mapping: Mapping[str, Any]
+) -> dict[str, Collection[str]]:
+    """Return the options of each section, of those with components where they are in use."""
+    fields = {name: [*options_of(kind)] for name, kind in SECTIONS.items()}
+    return {**fields, **{kind: _options(kind, overrides, mapping) for kind in DEFAULTS}}
 
 
 def _strays(
@@ -248,6 +265,7 @@ def _options(
 ) -> Collection[str]:
     """Return the options of the component in use."""
     section = overrides.get(f"{kind}.name", overrides.get(kind, mapping.get(kind)))
+    section = as_data_file(section) if kind == "data" else section
     name = section.get("name") if isinstance(section, Mapping) else section
     name = name or DEFAULTS[kind]
     return options_of(find(kind, name)) if name in TABLES[kind] else ()

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,14 @@ def is_experiment(word: str) -> bool:
 
 def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """Divide the words of a command into the experiment and the overrides."""
+    for k, (before, word) in enumerate(pairwise(words)):
+        stray = before.endswith("=") and is_experiment(word) and word not in experiment_names()
+        if word.startswith("=") or (stray and not word.endswith(YAML_FILES)):
+            spaced = words[k : k + 2 + (word == "=")]
+            raise InputError(
+                f"{excerpt(' '.join(spaced))} is {len(spaced)} words; leave out the spaces around "
+                f"the sign: {''.join(spaced)}"
+            )
     experiments = [word for word in words if is_experiment(word)]
     if len(experiments) > 1:
         raise InputError(

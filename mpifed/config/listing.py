@@ -10,13 +10,14 @@ from mpifed.components.registry import (
     find,
     find_algorithm,
     load,
+    named,
     source,
     summary,
     written_from,
 )
 from mpifed.components.tables import ALGORITHMS, EXCHANGES, LISTS, TABLES
-from mpifed.config.configuration import SECTIONS, Configuration
-from mpifed.config.experiments import DEFAULTS, experiment_names, read_experiment
+from mpifed.config.configuration import SECTIONS, Configuration, keys_with_sections
+from mpifed.config.experiments import DEFAULTS, as_data_file, experiment_names, read_experiment
 from mpifed.config.job import JobOptions
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
@@ -38,7 +39,8 @@ def listing(word: str) -> str:
     if sheets:
         return "\n\n".join(sheets)
     names = [*kinds, *itertools.chain(*_tables().values()), *options_of(Configuration)]
-    near = nearest(word, [*names, *_options_beside(word)])
+    options, last = _options_beside(word), word.rpartition(".")[2]
+    near = nearest(last, options) if options else nearest(word, [*names, *_all_options()])
     offer = f"did you mean '{near}'? " if near else ""
     allowed = f"allowed: {', '.join(kinds)}, the name of a component, or a key, as local.lr"
     raise InputError(f"--list is {excerpt(word)}; {offer}{allowed}")
@@ -94,6 +96,21 @@ def _parameters(kind: str, name: str, entry: Any) -> Mapping[str, Parameter]:
     return options_of(find(kind, name) if kind in TABLES else entry)
 
 
+def options_named(
+    key: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]
+) -> list[Parameter]:
+    """Return what an override may be, of whose values the lists of a sweep are part."""
+    first = {k: v[0] if isinstance(v, list) and v else v for k, v in overrides.items()}
+    for full_key in [key] if "." in key else keys_with_sections(key, first, mapping):
+        kind, _, last = full_key.rpartition(".")
+        section = as_data_file(first.get(f"{kind}.name", first.get(kind, mapping.get(kind))))
+        name = named(section, kind, DEFAULTS[kind])[0] if kind in DEFAULTS else ""
+        if ":" in name:
+            return [option for option in [options_of(find(kind, name)).get(last)] if option]
+        return [option for option, _ in _dotted(full_key)]
+    return []
+
+
 def _dotted(word: str) -> Iterator[tuple[Parameter, list[str]]]:
     """Yield what an option under its dotted key may be, with the components where it is that."""
     section, _, name = word.rpartition(".")
@@ -108,6 +125,11 @@ def _dotted(word: str) -> Iterator[tuple[Parameter, list[str]]]:
             key = (option.allowed, repr(option.default), option.summary)
             alike.setdefault(key, (option, []))[1].append(component)
     yield from alike.values()
+
+
+def _all_options() -> list[str]:
+    """Return the dotted keys of all sections, with those of their components."""
+    return [each for section in (*SECTIONS, *DEFAULTS) for each in _options_beside(f"{section}.")]
 
 
 def _options_beside(word: str) -> list[str]:

@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from mpifed.errors import InputError
 from topologies.errors import excerpt
+from topologies.parameters import FileName
 from topologies.schema import LARGEST
 
 # Weights of averages over clients, see ``EvaluationOptions``.
@@ -76,7 +77,7 @@ class EvaluationOptions:
     client_weights: ClientWeights = "scored"
     sample: Annotated[float, Gt(0), Le(1)] = 1.0
     metrics: str | list[str] | None = None
-    central: str | None = None
+    central: Literal["holdout"] | FileName | None = None
     stop_at: str | None = None
     patience: Annotated[int, Ge(1), Le(LARGEST)] | None = None
 

@@ -92,11 +92,23 @@ def is_pair(values: Any) -> bool:
 
     A list of two arrays of one shape is itself an array.
     """
+    return are_two_arrays(values) and len(values[0]) == len(values[1])
+
+
+def are_two_arrays(values: Any) -> bool:
+    """Return whether ``values`` are arrays of inputs and targets, also of unequal lengths."""
     if not isinstance(values, (list, tuple)) or len(values) != 2:
         return False
     x, y = (tuple(getattr(each, "shape", ())) for each in values)
     is_array = isinstance(values, list) and x == y
-    return not is_array and len(x) >= 2 and len(y) >= 1 and x[0] == y[0]
+    return not is_array and len(x) >= 2 and len(y) >= 1
+
+
+def check_lengths(pair: Any, whose: str) -> None:
+    """Refuse arrays of inputs and targets of unequal lengths."""
+    samples, labels = map(len, pair)
+    if samples != labels:
+        raise InputError(f"{whose} has {samples} samples and {labels} labels; they must be as many")
 
 
 def is_split(values: Any) -> bool:
@@ -125,7 +137,7 @@ def is_by_client(values: Any, is_sequence: bool = False) -> bool:
 
 def _has_samples(values: Any) -> bool:
     is_array = len(getattr(values, "shape", ())) >= 2
-    return is_array or is_pair(values) or is_split(values) or is_dataset(values)
+    return is_array or are_two_arrays(values) or is_split(values) or is_dataset(values)
 
 
 def samples_of(values: Any, names: Names, is_sequence: bool = False) -> Samples:
@@ -147,6 +159,8 @@ def _by_client(values: Any, names: Names) -> Samples:
     are_numbers = all(isinstance(name, (int, np.integer)) for name in mapping)
     parts = []
     for name, each in mapping.items():
+        if are_two_arrays(each):
+            check_lengths(each, f"client {name}")
         part = samples_of(each, names)
         whose = int(name) if are_numbers else str(name)
         parts.append((f"client {whose!r}", replace(part, client=np.full(len(part.x), whose))))

@@ -18,7 +18,9 @@ from mpifed.data.cells import Missing, columns_of_frames
 from mpifed.data.central import PASSED, Passed
 from mpifed.data.containers import (
     TARGETS,
+    are_two_arrays,
     array_of,
+    check_lengths,
     is_by_client,
     is_dataset,
     is_pair,
@@ -49,11 +51,11 @@ def frame(
     client: str | None = None,
     *,
     test: Any = None,
-    features: list[str] | None = None,
-    drop: list[str] | None = None,
-    categories: list[str] | None = None,
+    features: str | list[str] | None = None,
+    drop: str | list[str] | None = None,
+    categories: str | list[str] | None = None,
     missing: Missing = "refuse",
-    missing_values: list[str] | None = None,
+    missing_values: str | list[str] | None = None,
     standardise: bool = True,
     **options: Any,
 ) -> ArraysSection:
@@ -72,15 +74,15 @@ def frame(
         Name of the column that says whose each sample is. Without it samples are dealt.
     test : str or pandas.DataFrame, optional
         Name of a column that is true or 1 for the samples that clients test on; or these samples.
-    features : list of str, optional
+    features : str or list of str, optional
         Names of the columns of inputs. None takes all others.
-    drop : list of str, optional
+    drop : str or list of str, optional
         Names of columns that are no inputs, such as ids.
-    categories : list of str, optional
+    categories : str or list of str, optional
         Names of columns of inputs whose numbers are read as texts, such as codes.
     missing : {'refuse', 'drop', 'mean'}
         What becomes of cells without a value (NaN, None, NaT, an empty text), as in ``csv``.
-    missing_values : list of str, optional
+    missing_values : str or list of str, optional
         Texts that are no value either. None is no other.
     standardise : bool
         Whether numbers get mean 0 and standard deviation 1 over all training samples.
@@ -105,11 +107,14 @@ def frame(
     array([[30.,  1.,  0.],
            [40.,  0.,  1.]])
     """
-    reading = {
+    reading: dict[str, Any] = {
         **{"label": label, "client": client, "test": test if isinstance(test, str) else None},
         **{"features": features, "drop": drop, "categories": categories, "missing": missing},
         "missing_values": missing_values,
     }
+    for name in ("features", "drop", "categories", "missing_values"):
+        if isinstance(reading[name], str):
+            reading[name] = [reading[name]]
     arguments = ("label", "client", *options_of(frame))
     check_keywords(options, arguments, "data is mpifed.frame(...), where")
     for name, value in (("label", label), ("client", client)):
@@ -270,7 +275,10 @@ def section_of(data: Any, keywords: Mapping[str, Any] | None = None) -> Any:
         return arrays(*data, **keywords)
     if is_dataset(data) or is_by_client(data) or is_split(data):
         return arrays(data, **keywords)
+    if isinstance(data, tuple) and are_two_arrays(data):
+        check_lengths(data, "data")
     parts = parts if isinstance(parts, (list, tuple)) else [parts]
+    parts = [each for part in parts for each in (part if isinstance(part, tuple) else [part])]
     if any(isinstance(each, (Dataset, DataLoader)) or getattr(each, "ndim", 0) for each in parts):
         raise InputError("samples from Python are passed as data=mpifed.arrays(x, y)")
     return data

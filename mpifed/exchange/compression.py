@@ -281,8 +281,9 @@ class Sparsifier(Compressor):
 
 
 class RandK(Sparsifier):
-    """k coordinates, uniformly without replacement, times d / k: omega = d / k - 1 (Gasanov et
-    al. 2022, section 4).
+    """k coordinates, drawn uniformly, times d / k (Gasanov et al. 2022, section 4).
+
+    They are drawn without replacement, and omega = d / k - 1.
 
     Parameters
     ----------
@@ -390,8 +391,9 @@ def _distinct(draws: Draws, purpose: str, ids: np.ndarray, size: int) -> np.ndar
 
 
 class Quantise(Compressor):
-    """Each number as one of 2 s + 1 levels of its block's largest, rounded without bias
-    (QSGD, Alistarh et al. 2017, Lemma 3.1).
+    """Each number as one of 2 s + 1 levels, rounded without bias (QSGD, Alistarh et al. 2017).
+
+    Levels are shares of the largest number of its block, as in Lemma 3.1.
 
     Parameters
     ----------

@@ -221,7 +221,7 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
         )
     if smoke:
         settings, overrides = _smoke(settings), [*overrides, "rounds=1"]
-    swept = bool(sweep.split_axes(config.parse_overrides(overrides))[0])
+    swept = bool(sweep.split_axes(config.parse_overrides(overrides), mapping)[0])
     name, text = experiment, None
     if experiment not in config.experiment_names():
         name = safe(str(mapping["experiment"]))

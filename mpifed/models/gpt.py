@@ -128,8 +128,7 @@ def gpt(
     weights: str | None = None,
     new_classifier: bool = False,
 ) -> ShippedNetwork:
-    """Decoder-only transformer over tokens; it predicts at every position (sequence) or after the
-    last one.
+    """Decoder-only transformer over tokens; it predicts at every position or after the last one.
 
     Parameters
     ----------

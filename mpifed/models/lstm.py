@@ -112,8 +112,7 @@ def lstm(
     weights: str | None = None,
     new_classifier: bool = False,
 ) -> ShippedNetwork:
-    """Stacked LSTM over characters; it predicts at every position (sequence) or after the last
-    one.
+    """Stacked LSTM over characters; it predicts at every position or after the last one.
 
     Parameters
     ----------

@@ -55,11 +55,12 @@ def f1(counts: np.ndarray) -> float:
 
 
 def auc(y_true: np.ndarray, y_score: np.ndarray) -> float:
-    """Area under the ROC curve: the share of pairs of a sample of a class and one of another in
-    which the former has the higher score, ties counting half.
+    """Area under the ROC curve.
 
-    Of label 1 where there are two labels, else the mean over classes, each against all others.
-    Classes without a sample, or without another class beside them, are left out.
+    It is the share of pairs of a sample of a class and one of another in which the former has the
+    higher score, ties counting half. Of label 1 where there are two labels, else the mean over
+    classes, each against all others. Classes without a sample, or without another class beside
+    them, are left out.
 
     Parameters
     ----------

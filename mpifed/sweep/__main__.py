@@ -18,7 +18,14 @@ from mpifed.config.experiments import (
 )
 from mpifed.errors import EXIT_FINISHED, InputError
 from mpifed.results.run_directories import check_output
-from mpifed.sweep.plan import Planned, check_data, planned_runs, run_words, write_index
+from mpifed.sweep.plan import (
+    Planned,
+    check_data,
+    planned_runs,
+    readings,
+    run_words,
+    write_index,
+)
 from mpifed.sweep.processes import Sweep
 from mpifed.watchdog.launcher import check_one_process
 from topologies.job_environment import outside_step
@@ -49,6 +56,8 @@ def _sweep(words: Sequence[str] | None) -> int:
         raise InputError("--metric and --no-pruning go with --optuna N")
     with naming_line(experiment, keys):
         runs = planned_runs(experiment, overrides, output, options.ranks or 1)
+    for line in readings(runs):
+        print(line, file=sys.stderr, flush=True)
     commands = [[*launcher, *run_words(experiment, run, options.ranks)] for run in runs]
     if options.dry_run:
         for run, command in zip(runs, commands, strict=True):

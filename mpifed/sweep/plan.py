@@ -21,6 +21,7 @@ from mpifed.command import python_words
 from mpifed.components.registry import find, plain, without_module
 from mpifed.config import configuration as config
 from mpifed.config.experiments import safe
+from mpifed.config.listing import options_named
 from mpifed.config.stored import completed, differences
 from mpifed.errors import InputError, closest
 from mpifed.io.atomic import replacing
@@ -28,6 +29,7 @@ from mpifed.io.yaml_files import as_text
 from mpifed.mpi.communicator import Alone
 from mpifed.results.configurations import read_stored
 from mpifed.sweep.ranges import check_none_is_range
+from topologies.schema import is_one_list
 
 # Placeholders of a value: the run with the preceding value of the last list, and with its first.
 PLACEHOLDERS = ("previous", "first")
@@ -144,13 +146,14 @@ def planned_runs(
     """Plan and check every run of a sweep."""
     plain, links = split_linked(words)
     check_none_is_range(plain)
-    axes, fixed = split_axes(config.parse_overrides([written_out(word) for word in plain]))
+    values = config.parse_overrides([written_out(word) for word in plain])
+    mapping = config.read_experiment(experiment, values)
+    axes, fixed = split_axes(values, mapping)
     if links and not axes:
         raise InputError(
             f"{next(iter(links))} names another run, but nothing is swept over; it needs a list of "
             "values"
         )
-    mapping = config.read_experiment(experiment, fixed | axes)
     count = math.prod(map(len, axes.values()))
     if count > MOST_RUNS:
         raise InputError(
@@ -219,9 +222,19 @@ def written_out(word: str) -> str:
     return f"{match[1]}={list(numbers)}"
 
 
-def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """Divide overrides into lists of values and single values."""
-    axes = {key: value for key, value in overrides.items() if isinstance(value, list)}
+def split_axes(
+    overrides: Mapping[str, Any], mapping: Mapping[str, Any]
+) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """Divide overrides of a mapping into lists of values and single values, which may be lists."""
+    lists = {key: value for key, value in overrides.items() if isinstance(value, list)}
+    axes = {
+        key: value
+        for key, value in lists.items()
+        if not any(
+            is_one_list(value, option.annotation)
+            for option in options_named(key, overrides, mapping)
+        )
+    }
     for key, values in axes.items():
         texts = Counter(map(as_text, values))
         if not values:
@@ -232,6 +245,16 @@ def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[st
         if repeated is not None:
             raise InputError(f"{key} has {repeated} more than once; each value must be another")
     return axes, {key: value for key, value in overrides.items() if key not in axes}
+
+
+def readings(runs: Sequence[Planned]) -> list[str]:
+    """Return a line about each word of a sweep whose list is one value, which could be several."""
+    return [
+        f"{key}={as_text(value)} is one value of every run; {key}={as_text([[v] for v in value])} "
+        "sweeps over its entries"
+        for key, value in runs[0].overrides.items()
+        if key not in runs[0].chosen and isinstance(value, list) and len(value) > 1
+    ]
 
 
 def run_words(experiment: str | None, run: Planned, ranks: int | None) -> list[str]:

@@ -96,7 +96,9 @@ def space_of(experiment: str | None, words: Sequence[str], output: Path, ranks: 
             "the braces or --optuna out"
         )
     ranges, others = split_ranges(plain)
-    axes, fixed = split_axes(config.parse_overrides([written_out(word) for word in others]))
+    values = config.parse_overrides([written_out(word) for word in others])
+    mapping = config.read_experiment(experiment, values)
+    axes, fixed = split_axes(values, mapping)
     if "seed" in axes or "seed" in ranges:
         raise InputError(
             "seed is to be searched, which would find the luckiest; with --optuna it must be one "
@@ -108,8 +110,6 @@ def space_of(experiment: str | None, words: Sequence[str], output: Path, ranks: 
         )
     searched: dict[str, Range | Choice] = {**ranges}
     searched.update((name, Choice(values)) for name, values in axes.items())
-    first = {name: where.checked[0] for name, where in searched.items()}
-    mapping = config.read_experiment(experiment, fixed | first)
     texts = dict(word.split("=", 1) for word in plain)
     written = {name: texts[name] for name in searched}
     return Space(experiment, mapping, fixed, searched, written, output, ranks)

@@ -127,10 +127,9 @@ def check_column(key: str, column: str, setup: Setup, columns: Sequence[str]) ->
     numbers = [each for each in columns if each != DIGEST]
     if column in numbers:
         return
-    hint = ""
+    hint = f"; {closest(column, numbers)}"
     if column.startswith("validation_") and not setup.evaluation.validates:
         hint = " without evaluation.validation_fraction=0.2 or evaluation.validation_split=true"
     raise InputError(
-        f"{key} is of the column '{column}', which metrics.csv of this run does not have"
-        f"{hint}; {closest(column, numbers)}"
+        f"{key} is of the column '{column}', which metrics.csv of this run does not have{hint}"
     )

@@ -23,6 +23,7 @@ from mpifed.components.tables import MODELS
 from mpifed.config.configuration import Configuration, resolve, with_all_options
 from mpifed.data.base import Dataset, Description, Fresh, Shards, Split, SplitName
 from mpifed.data.central import HOLDOUT
+from mpifed.data.containers import is_table
 from mpifed.errors import InputError, closest, one_line
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.hosted import LazyShards, LoadedShards
@@ -210,7 +211,7 @@ class Trained:
 
     def predict(
         self, samples: Any, client: int | str | None = None, *, probabilities: bool = False
-    ) -> np.ndarray:
+    ) -> Any:
         """Return what a trained model says of new samples.
 
         Parameters
@@ -224,11 +225,12 @@ class Trained:
 
         Returns
         -------
-        ndarray
+        ndarray or pandas.DataFrame
             The likeliest class of each sample by its name, or by its number where classes have
             none, (samples,), at each position for sequences; which tags it has, bool (samples,
             tags); or the numbers of a regression, (samples,) or (samples, targets). Probabilities
-            are (samples, classes), in the order of ``class_names``, or (samples, tags).
+            are (samples, classes), in the order of ``class_names``, or (samples, tags); those of a
+            DataFrame are one, with its index and the names of classes as columns.
 
         Raises
         ------
@@ -241,7 +243,14 @@ class Trained:
             raise InputError("probabilities is true, but the run is a regression; allowed: false")
         module = self._only_shared() if client is None else self.client(client)
         outputs = outputs_of(module, torch.from_numpy(self.encode(samples)))
-        return (probabilities_of if probabilities else predictions_of)(outputs, description)
+        if not probabilities:
+            return predictions_of(outputs, description)
+        values = probabilities_of(outputs, description)
+        if not is_table(samples) or values.ndim != 2:
+            return values
+        import pandas
+
+        return pandas.DataFrame(values, samples.index, list(description.class_names) or None)
 
     def encode(self, samples: Any) -> np.ndarray:
         """Return new samples as the numbers that models see.

@@ -50,6 +50,43 @@ def test_experiments_that_are_not_there(words, expected, tmp_path, capfd, monkey
     refused(call(words, capfd), expected, tmp_path / "runs")
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["rounds", "=", "2"], "'rounds = 2'.*spaces.*rounds=2"),
+        (["rounds", "=2"], "'rounds =2'.*spaces.*rounds=2"),
+        (["rounds=", "2"], "'rounds= 2'.*spaces.*rounds=2"),
+        (["label=outcome"], r"'label'; did you mean data\.label\?"),
+        (["alpha=0.3"], r"'alpha'; did you mean data\.dirichlet_alpha\?"),
+        (["data.alpha=0.3"], r"'data\.alpha'; did you mean 'dirichlet_alpha'\?"),
+        (["roundz=2"], "did you mean 'rounds'"),
+        (["evaluation.central=0.2"], "evaluation.central is 0.2; it must be holdout, .* a file"),
+    ],
+)
+def test_what_a_newcomer_guesses_is_answered_by_what_is_meant(words, expected, tmp_path, capfd):
+    outcome = call(["digits-fedem", *words, "--output", tmp_path / "run"], capfd)
+    refused(outcome, expected, tmp_path / "run")
+
+
+def test_patience_without_validation_is_answered_by_how_to_validate(tmp_path, capfd):
+    words = [*TINY, "evaluation.patience=3", "--output", tmp_path / "run"]
+    outcome = call(words, capfd)
+    refused(outcome, r"evaluation\.validation_fraction=0\.2", tmp_path / "run")
+    assert "did you mean" not in outcome.err
+
+
+def test_an_option_of_run_is_answered_by_its_command(capfd):
+    assert run_command(["--list"]) == 2
+    assert "mpifed run --list'?" in capfd.readouterr().err
+
+
+def test_the_label_of_a_file_needs_no_section(tmp_path, capfd):
+    lines = [f"{k % 7},{'yn'[k % 2]}" for k in range(60)]
+    (tmp_path / "own.csv").write_text("\n".join(["age,outcome", *lines]))
+    words = [f"data={tmp_path / 'own.csv'}", "label=outcome", "--dry-run"]
+    assert call(words, capfd).code == 0
+
+
 @pytest.mark.parametrize("word", ["job.ranks=2", "job={ranks: 2}", "sweep={seed: [0, 1]}"])
 def test_words_of_jobs_are_sent_to_where_they_belong(word, tmp_path, capfd):
     refused(call([*TINY, word], capfd), "mpifed jobs.*mpifed (jobs submit|sweep)", tmp_path / "run")

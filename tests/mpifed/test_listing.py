@@ -116,8 +116,22 @@ def test_names_of_several_kinds_and_of_users_are_listed(capfd):
     assert "  model_init: one of shared, per_client (default shared)" in own
 
 
+def test_first_sentences_are_listed_to_their_ends(tmp_path, monkeypatch, capfd):
+    text = 'class Net:\n    """A network of a user\'s own\n    on two lines. It learns."""\n'
+    (tmp_path / "two_lines.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    (own,) = listed("two_lines:Net", capfd)[1]
+    assert own.splitlines()[0].endswith("A network of a user's own on two lines.")
+    records = json.loads(call(["--list", "all", "--json"], capfd).out)
+    assert all(len(each.get("summary", "")) <= 100 for each in records if each["kind"] != "key")
+    last = {each["summary"].rstrip(".").split()[-1] for each in records if each.get("summary")}
+    assert not last & {"a", "the", "in", "et", "as", "of", "App"}
+
+
 @pytest.mark.parametrize(
-    ("word", "offer"), [("algoritms", "'algorithms'"), ("erdos_reny", "'erdos_renyi'"),
+    ("word", "offer"), [("partitions", "'data.partition'"), ("lr", "'local.lr'"),
+     ("data.alpha", "'data.dirichlet_alpha'"), ("algoritms", "'algorithms'"),
+     ("erdos_reny", "'erdos_renyi'"),
      ("local.lr_schedul", "'local.lr_schedule'"), ("data.n_tst", "'data.n_test'")],
 )  # fmt: skip
 def test_what_cannot_be_listed_is_refused(word, offer, capfd):

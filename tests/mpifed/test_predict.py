@@ -125,7 +125,9 @@ def test_predictions_are_names_of_classes_and_those_that_were_scored(trained):
     logits = trained.client("Oslo")(torch.from_numpy(trained.encode(new)))
     assert trained.class_names == ("high", "low")
     assert np.array_equal(labels, np.where(logits[:, 0] > 0, "low", "high"))
-    assert np.allclose(p[:, 1], torch.sigmoid(logits[:, 0]).detach()) and np.allclose(p.sum(1), 1)
+    assert np.allclose(p["low"], torch.sigmoid(logits[:, 0]).detach())
+    assert np.allclose(p["high"] + p["low"], 1)
+    assert p.index.equals(new.index) and np.array_equal(p.idxmax(axis=1), labels)
     assert np.array_equal(trained.predict(new, 1), labels)
     test = trained.samples("Oslo").test
     accuracy = mpifed.read(trained.directory).clients["test_accuracy"][1]
@@ -139,7 +141,7 @@ def test_clients_that_mix_several_models_are_named(tmp_path):
         trained.predict(PATIENTS)
     p = trained.predict(PATIENTS, client="Bergen", probabilities=True)
     x = torch.from_numpy(trained.encode(PATIENTS))
-    assert np.allclose(p[:, 1:], torch.sigmoid(trained.client("Bergen")(x)).detach())
+    assert np.allclose(p[["low"]], torch.sigmoid(trained.client("Bergen")(x)).detach())
 
 
 @pytest.mark.parametrize("standardise", [False, True])

@@ -71,6 +71,31 @@ def test_inner_brackets_are_a_value() -> None:
     assert [run.overrides["model.hidden"] for run in runs] == [[64], [64, 32]]
 
 
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
+        ("evaluation.metrics=[balanced_accuracy,auc]", [["balanced_accuracy", "auc"]]),
+        ("metrics=[balanced_accuracy,auc]", [["balanced_accuracy", "auc"]]),
+        ("evaluation.metrics=[[f1,auc],[f1]]", [["f1", "auc"], ["f1"]]),
+        ("model.hidden=[64,32]", [[64, 32]]),
+        ("data.rotations=[0,90]", [[0, 90]]),
+        ("local.lr=[0.1,0.3]", [0.1, 0.3]),
+        ("compression=[none,sign]", ["none", "sign"]),
+    ],
+)
+def test_a_list_that_is_a_value_is_not_split(word: str, values: list[Any], capfd) -> None:
+    runs = planned_runs(["digits-fedem", "model=mlp", "seed=range(2)", word])
+    expected = list(itertools.product((0, 1), values))
+    key = word.partition("=")[0]
+    assert [(run.overrides["seed"], run.overrides[key]) for run in runs] == expected
+    assert (key in capfd.readouterr().err) == (len(values) == 1)
+
+
+def test_a_number_or_a_list_of_numbers_is_swept_over_numbers() -> None:
+    words = ["flix-gd", "algorithm.flix_alpha=[0,1]"]
+    assert [run.overrides["algorithm.flix_alpha"] for run in planned_runs(words)] == [0, 1]
+
+
 def test_plan_is_the_product_with_one_directory_each() -> None:
     words = ["algorithm=[fedem,fedavg]", "seed=[0,1,2]", "rounds=7"]
     runs = planned_runs(["synthetic-fedem", *words])

@@ -64,8 +64,9 @@ class Leaf(PooledDataset):
 
 
 class Femnist(PooledDataset):
-    """FEMNIST (Caldas et al. 2018): EMNIST's characters (28, 28) by writer, 62 labels, as LEAF's
-    JSON files. Marfoq et al. 2021 take 539 writers.
+    """FEMNIST (Caldas et al. 2018): EMNIST's characters by writer, as LEAF's JSON files.
+
+    They are (28, 28), of 62 labels. Marfoq et al. 2021 take 539 writers.
 
     Parameters
     ----------

@@ -50,12 +50,11 @@ CSV_ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".csv.bz2")
 
 
 class Csv(tables.OwnSamples, PooledDataset):
-    """Your own samples in a CSV file, or in one for each client: a row of names, then one sample a
-    row.
+    """Your own samples in a CSV file, or in one for each client.
 
-    A column holds numbers where each of its texts is one, else texts. A column of texts among the
-    inputs becomes, behind the numbers, a column of 0 and 1 for each of its texts in their order
-    (one-hot).
+    A row of names comes first, then one sample a row. A column holds numbers where each of its
+    texts is one, else texts. A column of texts among the inputs becomes, behind the numbers, a
+    column of 0 and 1 for each of its texts in their order (one-hot).
 
     Parameters
     ----------
@@ -334,8 +333,7 @@ def read_npzs(directory: Path, options: Mapping[str, Any]) -> tables.Columns:
 
 
 class Parquet(tables.OwnSamples, PooledDataset):
-    """Your own table in a parquet file, or in one for each client, or a data set of the Hugging
-    Face hub, downloaded as parquet files.
+    """Your own table in parquet files: one, one for each client, or those of the Hugging Face hub.
 
     A column of pictures, lists or texts of one length is an input of its own. Without it the file
     is a table, and its columns are read as those of ``csv``.

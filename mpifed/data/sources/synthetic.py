@@ -1,4 +1,4 @@
-"""The synthetic benchmark of Marfoq et al. 2021, App. I.1.5: a mixture of linear classifiers."""
+"""The synthetic benchmark of Marfoq et al. 2021, appendix I.1.5: mixed linear classifiers."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def rounded_sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 class Synthetic(GeneratedDataset):
-    """The synthetic mixture of linear classifiers (Marfoq et al. 2021, App. I.1.5).
+    """The synthetic mixture of linear classifiers (Marfoq et al. 2021, appendix I.1.5).
 
     Parameters
     ----------

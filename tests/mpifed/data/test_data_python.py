@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from loading import all_rows, dataset_of, sorted_rows
 from torch.utils.data import TensorDataset, random_split
 
@@ -279,6 +280,33 @@ def test_names_of_columns_are_refused_where_samples_have_none(keyword):
     x, y = np.zeros((4, 2)), np.arange(4) % 2
     with pytest.raises(mpifed.InputError, match=f"{keyword} .*clients="):
         mpifed.arrays(x, y, **{keyword: "hospital"})
+
+
+@pytest.mark.parametrize("keyword", ["drop", "categories", "features", "missing_values"])
+def test_one_name_is_a_list_of_one(keyword: str, tmp_path: Path):
+    table = TABLE.drop(columns=["dose", "clinic"])
+    name = "?" if keyword == "missing_values" else "code"
+    reading = {"label": "ill"}
+    one, listed = (mpifed.frame(table, **reading, **{keyword: each}) for each in (name, [name]))
+    assert one["digest"] == listed["digest"]
+    table.to_csv(tmp_path / "table.csv", index=False)
+    options = {f"data.{key}": value for key, value in {**reading, keyword: name}.items()}
+    run = mpifed.run(data=tmp_path / "table.csv", rounds=1, output=tmp_path / "run", **options)
+    stored = yaml.safe_load((run.directory / "config.yaml").read_text(encoding="utf-8"))
+    assert stored["data"][keyword] == [name]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"ann": (X[:40], Y[:30]), "bob": (X[40:], Y[40:])}, "client ann has 40 samples and 30"),
+        ((X, Y[:80]), "data has 90 samples and 80 labels"),
+    ],
+)
+def test_samples_without_labels_are_counted(data, message: str, tmp_path: Path):
+    with pytest.raises(InputError, match=message):
+        mpifed.run(data=data, rounds=2, output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("keyword", ["label", "client"])
