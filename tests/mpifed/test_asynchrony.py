@@ -219,7 +219,7 @@ def test_the_limit_counts_updates_as_it_says(mixes):
     table = lognormal(3, client_sigma=0.7)
     problem = Quadratics(mixes, table, eta=0.02, topology="complete")
     seconds, mean, rounds = table.mean(0), 0.0, 2000
-    for _ in range(500):
+    for _ in range(1000):
         problem.go()
     for _ in range(rounds):
         problem.go()
