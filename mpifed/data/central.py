@@ -48,7 +48,7 @@ class Passed:
     label: str | None = None
 
     def __post_init__(self) -> None:
-        """Be found by name for as long as somebody refers to it."""
+        """Register the samples under their name, for as long as they are referred to."""
         _PASSED[self.name] = self
 
 
