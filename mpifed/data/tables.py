@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -111,9 +112,9 @@ class OwnSamples:
     _reading: Mapping[str, Any]
 
     @staticmethod
+    @abstractmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
         """Return the beginning of messages about samples, the name of the data, and the samples."""
-        raise NotImplementedError
 
     def source(
         self, reading: Mapping[str, Any], task: OwnTask, divisor: int | None, standardise: bool
