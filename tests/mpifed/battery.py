@@ -184,7 +184,7 @@ def half_way(problem: Problem) -> Array:
 
 
 def half_way_by_steps(problem: Problem) -> Array:
-    """Half of each client's own minimiser and half of the x that such local steps leave as it is."""
+    """Half of each client's own minimiser and half of the x that such local steps leave alone."""
     optima = own(problem)
     slower = replace(problem, rate=problem.rate / 4)
 
