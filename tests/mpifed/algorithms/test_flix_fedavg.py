@@ -8,6 +8,7 @@ import torch
 from convex import EXACT, Problem, Run, gossip, logistic
 from least_squares import LeastSquares
 
+import mpifed
 from mpifed.errors import InputError
 from mpifed.testing import run_rounds
 
@@ -162,3 +163,18 @@ def test_what_does_not_go_with_it_is_refused(options, keys, words):
     data = "synthetic" if "clients" in keys else logistic().samples
     with pytest.raises(InputError, match=words):
         run_rounds({"name": "flix_fedavg", **options}, data, rounds=0, **keys)
+
+
+def test_the_shakespeare_experiment_runs_with_adam_at_the_server(tmp_path):
+    speeches = {"ANNA": "the cat sat on the mat. ", "BOB": "to be or not to be. "}
+    play = "\n\n".join(f"{role}:\n{text * 20}" for role, text in speeches.items())
+    (tmp_path / "play.txt").write_text(play)
+    keys = {"data.path": str(tmp_path / "play.txt"), "data.targets": "every"}
+    keys |= {"data.sequence_length": 20, "data.stride": 10, "model.weighting": "none"}
+    keys |= {"model.hidden": 8, "model.layers": 1, "local.lr": 1.0, "local.lr_schedule": "constant"}
+    keys |= {"server_optimizer": "adam", "server_optimizer.lr": 0.1}
+    method = {"name": "flix_fedavg", "flix_alpha": 0.5, "optimum_epochs": 1}
+    how = {"clients": 2, "rounds": 8, "evaluation.every": 4, "algorithm": method}
+    result = mpifed.run("shakespeare-fedem", output=tmp_path / "run", quiet=True, **how, **keys)
+    losses = result.metrics["train_loss"]
+    assert losses[0] > losses[1] > losses[2]
