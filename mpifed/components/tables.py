@@ -36,6 +36,7 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "flix": ("flix.flix:Flix", "FLIX", 18),
     "dcgd": ("flix.flix:Dcgd", "DCGD", 19),
     "diana": ("flix.flix:Diana", "DIANA", 20),
+    "flix_fedavg": ("flix.flix_fedavg:FlixFedAvg", "FLIX-FedAvg", None),
     "scafflix": ("flix.scafflix:Scafflix", "Scafflix", None),
     "fomaml": ("global_model.maml:Fomaml", "FO-MAML", 21),
     "maml": ("global_model.maml:Maml", "MAML", None),

@@ -54,7 +54,7 @@ GROUPS = {
     "A model of each client": "local ditto apfl pfedme l2gd l2sgd fedfomo fedala fedproto mocha",
     "Parts of a model": "fedper fedrep fedbabu lg_fedavg fedbn fedpac fedrod fedrod_hyper pfeddst",
     "Mixtures and clusters": "fedem fedgmm fedspd clustered ifca",
-    "Mixtures of a local optimum and a shared model": "flix dcgd diana scafflix",
+    "Mixtures of a local optimum and a shared model": "flix dcgd diana flix_fedavg scafflix",
     "Surrogates and optimal transport": "fedmm fedmm_theta sa_ssmm fedmgs fedmm_ot",
 }
 
@@ -138,6 +138,7 @@ TEXTS = {
     "flix": ("one model, mixed with local optima", "its model after a step"),
     "dcgd": ("one model, mixed with local optima", "its compressed gradient"),
     "diana": ("one model, mixed with local optima", "a compressed difference of gradients"),
+    "flix_fedavg": ("one model, mixed with local optima", "its model"),
     "scafflix": ("one model, mixed with local optima", "its model after several steps"),
     "fomaml": ("one model, adapted by a few steps", "its gradient at the adapted model"),
     "maml": ("one model, adapted by a few steps", "the gradient of its adapted loss"),
@@ -226,7 +227,7 @@ PAGES = {
 }
 # Where the papers of other methods are read.
 OTHER_PAGES = {
-    "flix.md": {"": "flix dcgd diana scafflix"},
+    "flix.md": {"": "flix dcgd diana flix_fedavg scafflix"},
     "fedmm.md": {"Methods": "fedmm fedmm_theta sa_ssmm fedmgs"},
     "transport.md": {"Methods": "fedmm_ot"},
 }

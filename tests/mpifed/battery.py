@@ -183,6 +183,19 @@ def half_way(problem: Problem) -> Array:
     return (zero(slope) + optima) / 2
 
 
+def half_way_by_steps(problem: Problem) -> Array:
+    """Half of each client's own minimiser and half of the x that such local steps leave alone."""
+    optima = own(problem)
+    slower = replace(problem, rate=problem.rate / 4)
+
+    def move(x: Array) -> Array:
+        starts = (x + optima) / 2
+        ends = [slower.stepped(i, starts[i], problem.steps) for i in range(CLIENTS)]
+        return np.mean(ends - starts, 0)
+
+    return (zero(move) + optima) / 2
+
+
 def least_largest(problem: Problem) -> Array:
     """The minimiser of the largest risk."""
     found = scipy.optimize.minimize(
@@ -312,6 +325,7 @@ METHODS = {
     "flix": Entry(half_way, 120, {"flix_alpha": 0.5, **NEWTON}, alone=True, penalty="l2"),
     "dcgd": Entry(half_way, 120, {"flix_alpha": 0.5, **NEWTON}, alone=True, penalty="l2"),
     "diana": Entry(half_way, 120, {"flix_alpha": 0.5, **NEWTON}, alone=True, penalty="l2"),
+    "flix_fedavg": Entry(half_way_by_steps, 320, {"flix_alpha": 0.5, "optimum_epochs": 600}),
     "scafflix": Entry(
         half_way,
         120,

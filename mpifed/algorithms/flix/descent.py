@@ -15,12 +15,19 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 import mpifed.algorithms.flix.theorems as theory
 from mpifed import state as states
-from mpifed.algorithms.flix.objective import FlixObjective, Method, as_linear, minimum
+from mpifed.algorithms.flix.objective import (
+    FlixObjective,
+    Fraction,
+    Method,
+    as_linear,
+    check_coefficients,
+    minimum,
+)
 from mpifed.errors import InputError, excerpt
 from mpifed.message import SparseRows, gathered, message_variance, proven_contraction
 from mpifed.method import (
@@ -61,7 +68,6 @@ OPTIMUM = (
 )
 
 Positive = Annotated[float, Gt(0)]
-Fraction = Annotated[float, Ge(0), Le(1)]
 
 # What may be known of the minimum of f~.
 MINIMISER, LEAST_VALUE = 1, 2
@@ -202,7 +208,7 @@ class Descent(Algorithm[AnyChannel]):
         self.is_linear = as_linear(model) is not None
         risks = Objectives(model, self.regulariser)
         batch_size = None if gradient == "exact" else local.options.batch_size
-        self.objective = FlixObjective(model, self.regulariser, flix_alpha, risks, batch_size)
+        self.objective = FlixObjective(flix_alpha, model, self.regulariser, risks, batch_size)
         self.local_options = () if gradient == "exact" else ("batch_size",)
         self.start, self.start_from = start, start_from
         # Whether round 1 under a server is the one-shot average.
@@ -239,12 +245,8 @@ class Descent(Algorithm[AnyChannel]):
         evaluation: Any,
     ) -> None:
         """Check ``flix_alpha`` against the clients, and ``optima_from`` against its run's files."""
-        alpha, directory = options["flix_alpha"], options["optima_from"]
-        if isinstance(alpha, list) and len(alpha) != clients:
-            raise InputError(
-                f"algorithm.flix_alpha has {len(alpha)} entries, but there are {clients} clients; "
-                "it must be one number, or one for each"
-            )
+        check_coefficients(options["flix_alpha"], clients)
+        directory = options["optima_from"]
         other = stored_configuration(directory) if directory else None
         if other is None:
             return

@@ -12,13 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import scipy.optimize
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
+from mpifed.errors import InputError
 from mpifed.message import flat_positions, gathered
 from mpifed.method import Clients, Draws
 from mpifed.model import (
@@ -32,6 +34,8 @@ from mpifed.model import (
     hessian,
     sampled_gradients,
 )
+
+Fraction = Annotated[float, Ge(0), Le(1)]
 
 # Parameters up to which Newton's method is preferred: its matrices are summed over clients.
 NEWTON_UP_TO = 600
@@ -61,14 +65,10 @@ def partial_gradients(
 
 
 @dataclass(frozen=True)
-class FlixObjective:
-    """f~ as the clients compute it."""
+class Mixtures:
+    """T_i(x) of the clients."""
 
-    model: Model
-    regulariser: Regulariser
     coefficients: float | list[float]
-    risks: Objectives
-    batch_size: int | None = None
 
     def alpha(self, ids: np.ndarray) -> np.ndarray:
         """alpha_i of the clients ``ids``, float64 (len(ids),)."""
@@ -88,6 +88,31 @@ class FlixObjective:
         """T_i(x), (clients, P)."""
         alpha = self._column(optima, clients)
         return ((1 - alpha) * optima).add_(alpha * x)
+
+    def _column(self, like: Tensor, clients: Clients) -> Tensor | float:
+        """alpha_i as a factor of rows; one number is quicker than a column of it."""
+        if isinstance(self.coefficients, (int, float)):
+            return float(self.coefficients)
+        return torch.from_numpy(self.alpha(clients.ids)).to(like)[:, None]
+
+
+def check_coefficients(coefficients: float | list[float], clients: int) -> None:
+    """Refuse a list ``flix_alpha`` that has not one entry for each client."""
+    if isinstance(coefficients, list) and len(coefficients) != clients:
+        raise InputError(
+            f"algorithm.flix_alpha has {len(coefficients)} entries, but there are {clients} "
+            "clients; it must be one number, or one for each"
+        )
+
+
+@dataclass(frozen=True)
+class FlixObjective(Mixtures):
+    """f~ as the clients compute it."""
+
+    model: Model
+    regulariser: Regulariser
+    risks: Objectives
+    batch_size: int | None = None
 
     def losses(self, optima: Tensor, x: Tensor, clients: Clients) -> Tensor:
         """f_i(T_i(x)), float64 (clients,); for the parameters see ``mixed``."""
@@ -113,12 +138,6 @@ class FlixObjective:
         points = self.mixed(optima, x, clients)
         gradients = partial_gradients(self.risks(clients), points, columns)
         return None if gradients is None else gradients.mul_(self._column(optima, clients))
-
-    def _column(self, like: Tensor, clients: Clients) -> Tensor | float:
-        """alpha_i as a factor of rows; one number is quicker than a column of it."""
-        if isinstance(self.coefficients, (int, float)):
-            return float(self.coefficients)
-        return torch.from_numpy(self.alpha(clients.ids)).to(like)[:, None]
 
 
 def as_linear(model: Model) -> Linear | None:

@@ -16,6 +16,8 @@ ONE = {"lr": 0.1}
 AVERAGE, POOLED, OWN = [2.680532285] * 2, [3.0] * 2, [0.0, 4.0]
 NEAR_MEAN = [12 / 7, 24 / 7]
 """Minimisers of f_i + |x - xbar|^2, of whose mean xbar = 18 / 7."""
+MIXED = 4 * (1 - 0.925**5) / (2 - 0.975**5 - 0.925**5)
+"""Where FedAvg ends on f_i((x + c_i) / 2): its steps shrink each x - c_i by 1 - 0.1 a_i / 4."""
 ENVELOPE = {"pfedme_lambda": 2.0, "pfedme_eta": 0.4, "inner_steps": 60}
 META = {"inner_steps": 5, "inner_step": 0.1, "outer_step": 0.5}
 EQUAL = 4 * 3**0.5 / (1 + 3**0.5)
@@ -50,6 +52,12 @@ METHODS = {
     "flix": (None, {"flix_alpha": 0.5}, 60, [1.5, 3.5]),
     "dcgd": (None, {"flix_alpha": 0.5}, 60, [1.5, 3.5]),
     "diana": (None, {"flix_alpha": 0.5}, 60, [1.5, 3.5]),
+    "flix_fedavg": (
+        FIVE,
+        {"flix_alpha": 0.5, "optimum_epochs": 250},
+        80,
+        [MIXED / 2, MIXED / 2 + 2],
+    ),
     "scafflix": (None, {"flix_alpha": 0.5, "scafflix_p": 0.4}, 60, [1.5, 3.5]),
     "fomaml": (
         None,
