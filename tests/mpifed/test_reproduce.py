@@ -188,3 +188,13 @@ def test_overrides_of_a_user_win():
     runs = runs_of(study, "paper", Path("out"), [4], {"FedEM": {"local.lr": 0.1}}, more)
     assert runs["FedEM"][0].overrides["local.lr"] == 0.5
     assert runs["FedEM"][0].overrides["seed"] == 4
+
+
+@pytest.mark.slow
+def test_a_figure_is_split_by_seeds_into_the_same_directories(tmp_path):
+    few = ["rounds=1", "clients=2", "data.samples=8", "algorithm.batch=4", "data.dim=[4]"]
+    words = ["fedmm", "--study", "figure-1-homogeneous", "--processes", "1", "--output"]
+    runs = tmp_path / "figure-1-homogeneous" / "runs"
+    for seeds, number in (("seed=[1]", 2), ("seed=[0,1]", 4)):
+        assert main([*words, str(tmp_path), *few, seeds]) == 0
+        assert len(list(runs.glob("*/DONE"))) == number

@@ -40,11 +40,10 @@ def main(words: Sequence[str] | None = None) -> int:
         chosen = _chosen(options, of_paper)
         overrides = parse_overrides(options.words)
         for name, study in chosen.items():
-            changes = overrides or options.tune or options.data or options.without
-            if isinstance(study, Figure) and changes:
+            if isinstance(study, Figure) and (options.tune or options.data or options.without):
                 raise InputError(
-                    f"{name} is a figure made of sweeps, which take no overrides, --data, "
-                    "--without or --tune; python -m mpifed.sweep runs its sweeps with others"
+                    f"{name} is a figure made of sweeps, which take overrides, but neither --data, "
+                    "--without nor --tune"
                 )
         _validate(options, chosen)
         command = shlex.join(["python", "-m", "mpifed.reproduce", *arguments])

@@ -24,7 +24,7 @@ from mpifed.io.yaml_files import as_text
 from mpifed.reproduce.experiments import page, studies
 from mpifed.reproduce.experiments.studies import Figure, PaperTable, Planned, Runs
 from mpifed.results.results import read_summary
-from mpifed.sweep.plan import check_same_run
+from mpifed.sweep.plan import check_same_run, planned_runs
 
 
 @dataclass(frozen=True)
@@ -98,22 +98,41 @@ def make_table(plan: Plan, options: argparse.Namespace, command: str) -> dict[st
 def make_figure(study: Figure, options: argparse.Namespace) -> bool:
     """Run a figure's sweeps, then its reports; return whether one failed."""
     output = options.output / study.name
-    sweeps = () if options.finished else study.sweeps
+    sweeps = () if options.finished else [_replaced(each, options.words) for each in study.sweeps]
     if options.slurm and not options.dry_run:
         for swept in sweeps:
             target = ["--site", options.slurm, "--output", str(output / "runs")]
             _call("mpifed.jobs", ["submit", *swept, *target])
         return False
-    commands = [["mpifed.sweep", *words, "--output", str(output / "runs")] for words in sweeps]
+    where = ["--jobs", str(options.processes), "--output", str(output / "runs")]
+    commands = [["mpifed.sweep", *words, *where] for words in sweeps]
     commands += [
         ["mpifed.report", str(output / "runs"), *words, "--output", str(output)]
         for words in study.reports
     ]
+    if sweeps and not options.dry_run:
+        runs = [run for words in sweeps for run in _runs_of_sweep(words, output / "runs")]
+        _foretell(runs, options.processes)
     for words in commands:
         print(shlex.join(["python", "-m", *words]), flush=True)
         if not options.dry_run and _call(words[0], words[1:]):
             return True
     return False
+
+
+def _replaced(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The words of a sweep, with a user's overrides in place of those of the same keys; the others
+    are last.
+    """
+    users = {word.partition("=")[0]: word for word in overrides}
+    replaced = [users.pop(word.partition("=")[0], word) for word in words]
+    return [*replaced, *users.values()]
+
+
+def _runs_of_sweep(words: Sequence[str], output: Path) -> list[Planned]:
+    experiment, *others = words
+    runs = planned_runs(experiment, others, output, 1)
+    return [Planned(experiment, run.overrides, run.directory) for run in runs]
 
 
 def run_missing(runs: Sequence[Planned], processes: int) -> dict[str, str]:
@@ -126,8 +145,7 @@ def run_missing(runs: Sequence[Planned], processes: int) -> dict[str, str]:
         return failed
     from mpifed.training.callbacks import duration  # brings torch
 
-    seconds = foreseen(runs, processes)
-    print(f"{len(waiting)} of {len(runs)} runs are missing, about {duration(seconds)}", flush=True)
+    _foretell(runs, processes)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         if processes > 1:
@@ -149,6 +167,15 @@ def run_missing(runs: Sequence[Planned], processes: int) -> dict[str, str]:
             done = f"{number} of {len(waiting)}, about {left} left"
             print(f"{done}  {run.directory}  {reason or 'finished'}", flush=True)
     return failed
+
+
+def _foretell(runs: Sequence[Planned], processes: int) -> None:
+    """Print how many runs are missing and about how long they take."""
+    from mpifed.training.callbacks import duration  # brings torch
+
+    missing = sum(not run.finished for run in runs)
+    seconds = foreseen(runs, processes)
+    print(f"{missing} of {len(runs)} runs are missing, about {duration(seconds)}", flush=True)
 
 
 def foreseen(runs: Sequence[Planned], processes: int) -> float:
