@@ -96,12 +96,13 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a paper as commands: sweeps, then reports on them."""
+    """A figure of a paper as commands: sweeps, to whose words ``common`` is added, then reports."""
 
     name: str
     title: str
     sweeps: Sequence[Sequence[str]]
     reports: Sequence[Sequence[str]]
+    common: Sequence[str] = ()
 
 
 Study = PaperTable | Figure

@@ -23,7 +23,7 @@ from mpifed.errors import EXIT_BAD_INPUT, InputError, RunError
 from mpifed.io.yaml_files import as_text
 from mpifed.reproduce.experiments import page, studies
 from mpifed.reproduce.experiments.studies import Figure, PaperTable, Planned, Runs
-from mpifed.results.results import read_summary
+from mpifed.results.results import read_metrics, read_summary
 from mpifed.sweep.plan import check_same_run, planned_runs
 
 
@@ -98,7 +98,8 @@ def make_table(plan: Plan, options: argparse.Namespace, command: str) -> dict[st
 def make_figure(study: Figure, options: argparse.Namespace) -> bool:
     """Run a figure's sweeps, then its reports; return whether one failed."""
     output = options.output / study.name
-    sweeps = () if options.finished else [_replaced(each, options.words) for each in study.sweeps]
+    every = () if options.finished else study.sweeps
+    sweeps = [_replaced([*words, *study.common], options.words) for words in every]
     if options.slurm and not options.dry_run:
         for swept in sweeps:
             target = ["--site", options.slurm, "--output", str(output / "runs")]
@@ -111,8 +112,7 @@ def make_figure(study: Figure, options: argparse.Namespace) -> bool:
         for words in study.reports
     ]
     if sweeps and not options.dry_run:
-        runs = [run for words in sweeps for run in _runs_of_sweep(words, output / "runs")]
-        _foretell(runs, options.processes)
+        _foretell([_runs_of_sweep(words, output / "runs") for words in sweeps], options.processes)
     for words in commands:
         print(shlex.join(["python", "-m", *words]), flush=True)
         if not options.dry_run and _call(words[0], words[1:]):
@@ -145,7 +145,10 @@ def run_missing(runs: Sequence[Planned], processes: int) -> dict[str, str]:
         return failed
     from mpifed.training.callbacks import duration  # brings torch
 
-    _foretell(runs, processes)
+    rows: dict[Path, list[Planned]] = {}
+    for run in runs:
+        rows.setdefault(run.directory.parent, []).append(run)
+    _foretell(list(rows.values()), processes)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         if processes > 1:
@@ -169,24 +172,22 @@ def run_missing(runs: Sequence[Planned], processes: int) -> dict[str, str]:
     return failed
 
 
-def _foretell(runs: Sequence[Planned], processes: int) -> None:
-    """Print how many runs are missing and about how long they take."""
+def _foretell(rows: Sequence[Sequence[Planned]], processes: int) -> None:
+    """Print how many runs are missing, if any, and about how long they take."""
     from mpifed.training.callbacks import duration  # brings torch
 
-    missing = sum(not run.finished for run in runs)
-    seconds = foreseen(runs, processes)
-    print(f"{missing} of {len(runs)} runs are missing, about {duration(seconds)}", flush=True)
+    every = [run for of_row in rows for run in of_row]
+    if missing := sum(not run.finished for run in every):
+        seconds = duration(foreseen(rows, processes))
+        print(f"{missing} of {len(every)} runs are missing, about {seconds}", flush=True)
 
 
-def foreseen(runs: Sequence[Planned], processes: int) -> float:
-    """Return about how many seconds the missing runs take, by the runs of their rows that are
-    finished, or else by two rounds of one.
+def foreseen(rows: Sequence[Sequence[Planned]], processes: int) -> float:
+    """Return about how many seconds the missing runs of rows, or of sweeps, take, by the runs of
+    their rows that are finished, or else by two rounds of one.
     """
-    rows: dict[Path, list[Planned]] = {}
-    for run in runs:
-        rows.setdefault(run.directory.parent, []).append(run)
     total, number = 0.0, 0
-    for of_row in rows.values():
+    for of_row in rows:
         waiting = [run for run in of_row if not run.finished]
         ended = [run.directory for run in of_row if run.finished]
         if waiting:
@@ -203,9 +204,13 @@ def _by_two_rounds(run: Planned) -> float:
             run, overrides={**run.overrides, "rounds": 2}, directory=Path(folder, "run")
         )
         # Why it fails is told where the run itself fails.
-        taken = {} if _run(short) else _seconds(short.directory)
-    per_round = (taken.get("local", 0.0) + taken.get("exchange", 0.0)) / 2
-    return taken.get("total", 0.0) + (rounds - 2) * per_round
+        if _run(short):
+            return 0.0
+        taken = _seconds(short.directory)
+        clock = read_metrics(short.directory / "metrics.csv").numbers("seconds")
+    # Between the first and the last row, without evaluations: what precedes round 1 is done once.
+    two_rounds = clock[-1] - clock[0] - taken["evaluation"] * (len(clock) - 1) / len(clock)
+    return taken["total"] + (rounds - 2) * max(0.0, float(two_rounds)) / 2
 
 
 def _seconds(directory: Path) -> dict[str, float]:
