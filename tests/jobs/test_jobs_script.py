@@ -286,3 +286,15 @@ def test_slurm_that_ends_the_script_has_queued_the_job(
     program.with_name("sleep").write_text("#!/bin/bash\ncd $FAKE; [ ! -e late ] || : >queue\n")
     found, said = ended(slurm, script(tmp_path, "exit 75"))
     assert (found, bool(re.search(r"SLURM .*queue", said))) == (code, refused)
+
+
+def test_a_slurm_that_does_not_answer_at_first_is_asked_again(
+    slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    for name in ("squeue", "scontrol"):
+        program = slurm.directory / "bin" / name
+        begin, body = program.read_text().split("\n", 1)
+        silent = f'n=$(cat "$FAKE/{name}.n" 2>/dev/null); echo $((n + 1)) >"$FAKE/{name}.n"'
+        program.write_text(f"{begin}\n{silent}\n[ $((n)) -ge 2 ] || exit 1\n{body}")
+    assert ended(slurm, script(tmp_path, "exit 75"))[0] == 75
+    assert requeued(slurm) == ["requeue 7"]

@@ -91,7 +91,11 @@ class LocalSlurm:
             known.update(self.show(job))
             return known["JobState"] in states
 
-        until(there, seconds, lambda: f"job {job} is {known.get('JobState')}, not {states}")
+        def message() -> str:
+            printed = Path(known["StdOut"]).read_text(errors="replace")
+            return f"job {job} is {known['JobState']}, not {states}\n{printed}"
+
+        until(there, seconds, message)
         return known
 
 
