@@ -50,7 +50,8 @@ Start is the wall seconds outside the rounds. Flower has a worker of ray for eac
 trains one client after the other, and so does the bare loop, as in PFLlib. Accuracies after
 {ROUNDS[1]} rounds show that the work is alike; each simulator draws its own minibatches and initial
 models. `scripts/bench peers > LINES` and
-`python scripts/benchmarks/bench_peers.py LINES` make this page.
+`python scripts/benchmarks/bench_peers.py LINES` make the tables of this page; FedJAX and BlazeFL
+install with `MPIFED_PYTHON=python3.12`.
 
 | workload | simulator | version | CPU s | wall s | start, s | accuracy |
 | --- | --- | --- | ---: | ---: | ---: | ---: |
@@ -62,8 +63,9 @@ JAX_HEAD = """
 `scripts/benchmarks/peers/jax_rounds.py` is what you could write instead, a page long: `scan` over
 local steps, `vmap` over clients or `lax.map`, and `jit`. In a round each client, and each component
 of FedEM, has an epoch of SGD in float32 on minibatches that are drawn anew. Both programs use one
-core and the same samples, in turns. Figures are CPU seconds of a round, medians of several turns,
-without start and compilation; below 1.00, mpifed is the quicker. `scripts/bench jax > LINES` and
+core and the same samples, in turns. Figures are CPU seconds of a round, and ratios, medians of
+several turns, without start and compilation; below 1.00, mpifed is the quicker.
+`scripts/bench jax > LINES` and
 `python scripts/benchmarks/bench_peers.py LINES` make this table.
 
 | work | `vmap` | `map` | mpifed | times `vmap` | times `map` | times FedAvg |
